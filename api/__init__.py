@@ -100,8 +100,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'specpilot' has no attribute {name!r}")
     module, _, attribute = _HOMES[name].partition(":")
-    home = import_module(module, __name__)
-    return home if name in _PACKAGES else getattr(home, attribute or name)
+    imported_module = import_module(module, __name__)
+    return imported_module if name in _PACKAGES else getattr(imported_module, attribute or name)
 
 
 def __dir__() -> list[str]:

@@ -47,10 +47,10 @@ def unpack(packed: Path, folder: Path) -> None:
         place, changed = folder / file.stem, file.stat().st_mtime_ns
         if place.is_file() and place.stat().st_mtime_ns == changed:
             continue
-        with TemporaryDirectory(prefix=".", dir=folder) as room:
-            part = Path(room, file.stem)
-            with lzma.open(file) as content, open(part, "wb") as written:
-                shutil.copyfileobj(content, written)
+        with TemporaryDirectory(prefix=".", dir=folder) as temporary:
+            part = Path(temporary, file.stem)
+            with lzma.open(file) as content, open(part, "wb") as output:
+                shutil.copyfileobj(content, output)
             os.utime(part, ns=(changed, changed))
             part.replace(place)
 

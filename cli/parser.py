@@ -176,8 +176,8 @@ class CommandParser:
             }
             file = next((file for file in reversed(configs) if key in configs[file] and key not in flags), "")
             if key in self.types and OF_ANOTHER_TYPE.search(line):
-                wrong: Any = read_value(flags[key]) if key in flags else configs.get(file, {}).get(key)
-                line = f"{key}: {mismatch(self.types[key], wrong)}"
+                invalid_value: Any = read_value(flags[key]) if key in flags else configs.get(file, {}).get(key)
+                line = f"{key}: {mismatch(self.types[key], invalid_value)}"
             raise InputError(f"{file}{': ' * bool(file)}{line} (see {self.parser.prog} --help)") from None
         except RecursionError:
             raise InputError(
@@ -211,21 +211,21 @@ class CommandParser:
     def arrange(self, words: list[str]) -> list[str]:
         """Return `words` with configuration files first, which flags override, and positional arguments as flags."""
         configs: list[str] = []
-        rest: list[str] = []
+        arguments: list[str] = []
         bare, waiting = list(self.bare), list(words)
         while waiting:
             word = waiting.pop(0)
             if word == "--":
-                rest += [f"{bare.pop(0)}={value}" if bare else value for value in waiting]
+                arguments += [f"{bare.pop(0)}={value}" if bare else value for value in waiting]
                 break
             if word == "-" or not word.startswith("-"):
-                rest.append(f"{bare.pop(0)}={word}" if bare else word)
+                arguments.append(f"{bare.pop(0)}={word}" if bare else word)
                 continue
             self.check_option(word.partition("=")[0])
             if word in self.with_value and waiting and not waiting[0].startswith("--"):
                 word = f"{word}={waiting.pop(0)}"  # joined by "=", because the value may begin with a dash
-            (configs if word.startswith("--config=") else rest).append(word)
-        return configs + rest
+            (configs if word.startswith("--config=") else arguments).append(word)
+        return configs + arguments
 
 
 def nesting(word: str) -> int:
@@ -287,11 +287,11 @@ def read_value(text: str) -> Any:
 
 def mismatch(hint: Any, value: Any) -> str:
     """Return the message that an option has a ``value`` of another type than ``hint``."""
-    shown = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    value_text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     alternatives = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     remedy = ""
     if not isinstance(value, str) and {str, Path, tuple[str, ...]} & {*alternatives}:
         remedy = "; put text in quotes"
     elif isinstance(value, str) and tuple[str, ...] in alternatives:
         remedy = f'; write a list in brackets, as in "[{value}]"'
-    return f"expected {plain_type(hint)}, got {shown}{remedy}"
+    return f"expected {plain_type(hint)}, got {value_text}{remedy}"

@@ -60,7 +60,9 @@ def compare_answers(
     decoders = [loader.decoder(ComparedDecoder.parse(NONE, base)), loader.decoder(drafting)]
     for decoder in decoders:
         decoder.generate(PROMPTS[0], chat=True, max_new_tokens=8, temperature=0)  # the first call is slower
-    results = [_answers(decoders, loader.tokenizer, each, max_new_tokens, console) for each in TEMPERATURES]
+    results = [
+        _answers(decoders, loader.tokenizer, temperature, max_new_tokens, console) for temperature in TEMPERATURES
+    ]
     console.print(
         f"{Path(base.target).name} in {base.dtype} with drafts and copies by trained predictors "
         f"({machine().processor}, {counted(machine().threads, 'thread')}):"

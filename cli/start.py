@@ -31,9 +31,9 @@ def main() -> int:
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, or if an import is running, after the import."""
     if is_importing(frame):
-        again = threading.Timer(AGAIN, signal.raise_signal, [number])
-        again.daemon = True
-        again.start()
+        second_signal = threading.Timer(AGAIN, signal.raise_signal, [number])
+        second_signal.daemon = True
+        second_signal.start()
         return
     signal.default_int_handler(number, frame)
 

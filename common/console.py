@@ -90,7 +90,7 @@ class Advance(Protocol):
 
 
 @contextmanager
-def progress_bar(console: Console, label: str, total: int, done: int = 0) -> Iterator[Advance]:
+def progress_bar(console: Console, label: str, total: int, completed: int = 0) -> Iterator[Advance]:
     """Show a progress bar while the block runs. Yields a function that advances the bar by one step.
 
     Without a terminal, a line is printed every few seconds instead, even if no step was made.
@@ -99,7 +99,7 @@ def progress_bar(console: Console, label: str, total: int, done: int = 0) -> Ite
         console: the console.
         label: the name of the steps.
         total: number of steps, with those that are done.
-        done: number of steps that are done before the block.
+        completed: number of steps that are done before the block.
     """
     if console.is_terminal or console.is_jupyter:
         columns = (
@@ -107,7 +107,7 @@ def progress_bar(console: Console, label: str, total: int, done: int = 0) -> Ite
             TimeRemainingColumn(),
         )  # fmt: skip
         with Progress(*columns, console=console, transient=True) as bar:
-            task = bar.add_task("", total=total, completed=done, note="")
+            task = bar.add_task("", total=total, completed=completed, note="")
 
             def advance(note: str | None = None) -> None:
                 fields: dict[str, Any] = {} if note is None else {"note": note}
@@ -115,7 +115,7 @@ def progress_bar(console: Console, label: str, total: int, done: int = 0) -> Ite
 
             yield advance
         return
-    lines = _Lines(label, total, done)
+    lines = _Lines(label, total, completed)
     ended = Event()
 
     def report() -> None:
@@ -138,27 +138,27 @@ class _Lines:
     Attributes:
         total: number of steps.
         skipped: number of steps that were done at the start.
-        done: number of steps that are done now.
+        completed: number of steps that are done now.
     """
 
-    def __init__(self, label: str, total: int, done: int) -> None:
-        self.label, self.total, self.skipped, self.done = label, total, done, done
+    def __init__(self, label: str, total: int, completed: int) -> None:
+        self.label, self.total, self.skipped, self.completed = label, total, completed, completed
         self.note, self.started = "", time.monotonic()
 
     def advance(self, note: str | None = None) -> None:
         """Count a step; ``note`` replaces the note."""
-        self.done += 1
+        self.completed += 1
         if note is not None:
             self.note = note
 
     def line(self) -> str:
         """Return the line of the current state."""
-        seconds, done = time.monotonic() - self.started, self.done
-        parts = [f"{self.label}: {done:,} of {self.total:,}", *([self.note] if self.note else [])]
-        if done > self.skipped:
-            each = seconds / (done - self.skipped)
-            parts += [f"{1 / each:,.1f}/s" if each < 1 else f"{each:,.1f} s each"]
-            parts += [f"{duration((self.total - done) * each)} left"]
+        seconds, completed = time.monotonic() - self.started, self.completed
+        parts = [f"{self.label}: {completed:,} of {self.total:,}", *([self.note] if self.note else [])]
+        if completed > self.skipped:
+            seconds_each = seconds / (completed - self.skipped)
+            parts += [f"{1 / seconds_each:,.1f}/s" if seconds_each < 1 else f"{seconds_each:,.1f} s each"]
+            parts += [f"{duration((self.total - completed) * seconds_each)} left"]
         else:
             parts += [f"no step finished after {duration(seconds)}"]
         return ", ".join(parts)

@@ -77,9 +77,11 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
             new.mkdir()
             yield new
             if folder.exists():
-                lost = {path.name for path in folder.iterdir()} - {path.name for path in new.iterdir()}
-                if lost:
-                    raise InputError(f"{folder}: contains {min(lost)!r}, which would be lost; choose another folder")
+                lost_files = {path.name for path in folder.iterdir()} - {path.name for path in new.iterdir()}
+                if lost_files:
+                    raise InputError(
+                        f"{folder}: contains {min(lost_files)!r}, which would be lost; choose another folder"
+                    )
                 folder.rename(Path(workspace, "old"))
             new.rename(folder)
     except OSError as error:

@@ -329,8 +329,8 @@ def _input_error(kind: Any, value: Any, name: str, errors: Sequence[Any]) -> Inp
     expected = " or ".join(dict.fromkeys(_expectation(other) for other in same))
     quoted = ", in quotes" if "text" in expected and type(error["input"]) in (int, float) else ""
     label = f"{place}={' '.join(short(error['input']).split())}: " if place else ""
-    instead = "" if place else f", not {_kind_of(error['input'])}"
-    return InputError(f"{label}{expected} is expected{quoted}{instead}")
+    actual = "" if place else f", not {_kind_of(error['input'])}"
+    return InputError(f"{label}{expected} is expected{quoted}{actual}")
 
 
 def _rank(kind: str) -> int:

@@ -208,8 +208,8 @@ class Options:
         for entry in fields(self):
             if entry.name in names and getattr(self, entry.name) != entry.default:
                 value = getattr(self, entry.name)
-                shown = repr(str(value)) if isinstance(value, str | Path) else reprlib.repr(value)
-                raise InputError(f"{entry.name}={shown}: would be ignored, because {reason}; leave it out")
+                value_text = repr(str(value)) if isinstance(value, str | Path) else reprlib.repr(value)
+                raise InputError(f"{entry.name}={value_text}: would be ignored, because {reason}; leave it out")
 
 
 def name_option(message: str, options: Iterable[Options]) -> str:

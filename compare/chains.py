@@ -73,7 +73,7 @@ def replay_chain(traced: Trace, setting: ChainSetting) -> ChainCounts:
     position, length = 1, len(traced.text)
     steps = drafted = forwards = drafts = 0
     while position < length:
-        node, kept = position, 0
+        node, accepted = position, 0
         longest = min(setting.length, traced.budget - position - 1)
         tokens = 0
         while tokens < longest and node != END:
@@ -82,12 +82,12 @@ def replay_chain(traced: Trace, setting: ChainSetting) -> ChainCounts:
                 break
             tokens += 1
             node = traced.after[node]
-        while kept < tokens and position + kept < length and traced.kept[position + kept]:
-            kept += 1
+        while accepted < tokens and position + accepted < length and traced.kept[position + accepted]:
+            accepted += 1
         drafted += tokens
         forwards += 1
         drafts += longest > 0
-        position += kept + 1
+        position += accepted + 1
     return ChainCounts(length - 1, steps, drafted, forwards, drafts)
 
 
@@ -114,13 +114,13 @@ def replay_lookup(traced: Trace, setting: ChainSetting) -> ChainCounts:
         matches = [first[key] for n in NGRAMS if (key := tuple(tokens[position - n : position])) in first]
         longest = min(setting.length, limit - position - 1)
         copied = tokens[matches[0] : min(matches[0] + longest, position)] if matches else []
-        kept = 0
-        while kept < len(copied) and position + kept < end and copied[kept] == tokens[position + kept]:
-            kept += 1
+        accepted = 0
+        while accepted < len(copied) and position + accepted < end and copied[accepted] == tokens[position + accepted]:
+            accepted += 1
         drafted += len(copied)
         forwards += 1
         drafts += len(copied) > 0
-        position += kept + 1
+        position += accepted + 1
     return ChainCounts(len(traced.text) - 1, 0, drafted, forwards, drafts)
 
 
@@ -140,7 +140,7 @@ def copies_measure() -> Measure:
 
 def _measure(name: str, grid: Sequence[ChainSetting], replayed: Any) -> Measure:
     identity: Identity = {name: [list(setting) for setting in grid], "counters": list(ChainCounts._fields)}
-    return Measure(identity, lambda traces: [[[*replayed(each, setting)] for each in traces] for setting in grid])
+    return Measure(identity, lambda traces: [[[*replayed(trace, setting)] for trace in traces] for setting in grid])
 
 
 class Chains(ABC):

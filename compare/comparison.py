@@ -119,7 +119,7 @@ def compare_decoders(
     rules: bool = True,
     minutes: float | None = None,
     cost: CostModel | Mapping[str, CostModel] | None = None,
-    priced: str = MEASURED,
+    cost_description: str = MEASURED,
     engine_costs: EngineCosts | None = None,
     engines: bool = True,
     console: Console | None = None,
@@ -137,7 +137,7 @@ def compare_decoders(
         minutes: duration of the comparison, which limits the number of prompts and of passes over them. None: all
             prompts, one pass.
         cost: costs to use instead of measured ones, for all decoders or by name.
-        priced: description of the source of the costs.
+        cost_description: source of the costs in words.
         engine_costs: costs of another engine, for its settings; None for the costs of the pair.
         engines: replay the drafts of other engines too, for their settings.
         began: value of ``time.perf_counter`` from which the minutes count. Default: now.
@@ -153,7 +153,7 @@ def compare_decoders(
     began = time.perf_counter() if began is None else began
     with Store(folder) as store:
         comparing = _Comparing(decoders, rows, loader, task, store, console, rules, engines, began)
-        return comparing.run(clock, minutes, cost, priced, engine_costs)
+        return comparing.run(clock, minutes, cost, cost_description, engine_costs)
 
 
 class _Comparing:
@@ -227,7 +227,7 @@ class _Comparing:
         clock: bool,
         minutes: float | None,
         cost: CostModel | Mapping[str, CostModel] | None,
-        priced: str,
+        cost_description: str,
         engine_costs: EngineCosts | None,
     ) -> ComparisonReport:
         measured = {} if cost is not None else self._measure_costs()
@@ -237,7 +237,7 @@ class _Comparing:
         else:
             read = {name: build(CostModel, result["cost"], "cost") for name, result in measured.items()}
             self.costs = dict(cost or read)
-        self.sources = {name: PresetCosts(each, priced) for name, each in self.costs.items()}
+        self.sources = {name: PresetCosts(cost_model, cost_description) for name, cost_model in self.costs.items()}
         self._describe()
         # Costs that are given may be those of another machine, and need not be seconds.
         count, passes = self._plan({} if isinstance(cost, CostModel) else self.costs, clock, minutes)
@@ -265,7 +265,7 @@ class _Comparing:
             decoders=decoders,
             informed=informed if informed >= replayed else None,  # too few drafts for a bound
             reading=forward["3"] / forward["1"] if forward else None,
-            priced=priced,
+            cost_description=cost_description,
             ratio=ratio_of(self.costs[NONE]) if NONE in self.costs else None,
             costs=self.costs,
             timed=timed,
@@ -279,7 +279,7 @@ class _Comparing:
         if self.engine_drafting is not None:
             domains = np.array([row.domain for row in self.rows])
             groups = {"domain": {str(name): domains == name for name in dict.fromkeys(domains.tolist())}}
-            costs = engine_costs or EngineCosts(self.costs[NONE], priced)
+            costs = engine_costs or EngineCosts(self.costs[NONE], cost_description)
             drafting = replace(self.engine_drafting, is_trimmed=self._is_trimmed())
             settings = settings_of(drafting, costs, str(self.loader.base.draft), groups, transformers)
             report = replace(report, engine_settings=settings)
@@ -292,7 +292,7 @@ class _Comparing:
             report,
             gains={} if report.informed is None else self._gains(report.decoders, families),
             lengths=by_length(self.replayed, FIXED, self.costs[NONE]),
-            along=drafted.along,
+            place_grouping=drafted.place_grouping,
             acceptance=drafted.acceptance(),
             lines=drafted.lines(),
             predictors=drafted.quality(),
@@ -403,10 +403,10 @@ class _Comparing:
         def plan() -> list[float]:
             second = MARGIN * self.task.max_new_tokens * self._seconds_per_token(costs)
             decodings = (len(self.specs) + len(self.families)) * clock
-            rest = max(minutes * 60 - spent, minutes * 60 * DECODING)
+            remaining_seconds = max(minutes * 60 - spent, minutes * 60 * DECODING)
             retraced = 2 if self.engines and self.task.sampling.temperature > 0 else 0
             traced = LOGGED * self.engines if self._drafts_by_states() else TRACED + RETRACED * retraced
-            count = int(rest / (second * (decodings + traced)))
+            count = int(remaining_seconds / (second * (decodings + traced)))
             most = available if clock else min(available, MOST_REPLAYED)
             passes = max(1, min(MOST_PASSES, count // most)) if clock else 1
             return [max(min(LEAST, most), min(most, count)), passes, round(second * (decodings * passes + traced), 3)]
@@ -537,8 +537,8 @@ class _Comparing:
                 rounds.append(self.store.compute(key, partial(decode, index)))
                 advance()
         chains = LoggedChains.of(rounds)
-        how = "greedy decoding" if sampling.temperature == 0 else "token-wise verification of sampled drafts"
-        acceptance = f"Acceptance is that of {how}, in rounds with drafts of {LENGTHS[-1]} tokens."
+        decoding = "greedy decoding" if sampling.temperature == 0 else "token-wise verification of sampled drafts"
+        acceptance = f"Acceptance is that of {decoding}, in rounds with drafts of {LENGTHS[-1]} tokens."
         if sampling.temperature > 0:
             acceptance += " An engine that drafts greedily has another acceptance."
         return Drafting(greedy=chains, sampled=chains, acceptance=acceptance, is_eagle3=True)
@@ -587,7 +587,8 @@ class _Comparing:
             for name, values in families.items()
         }
         decoding = {
-            name: [self._generate(spec, self.sources.get(name)) for spec in each] for name, each in specs.items()
+            name: [self._generate(spec, self.sources.get(name)) for spec in decoder_specs]
+            for name, decoder_specs in specs.items()
         }
 
         def decode(name: str, item: int, repeat: int) -> Generation:
@@ -595,9 +596,9 @@ class _Comparing:
             return decoding[name][index % len(specs[name])](prompts[index], self.task.seed + item)
 
         def identity(name: str, item: int) -> Identity:
-            index, each = item % len(prompts), specs[name]
+            index, decoder_specs = item % len(prompts), specs[name]
             run = {"item": item, "prompts": len(prompts), "clock": name}
-            return self._identity(each[index % len(each)], self.rows[index : index + 1]) | run
+            return self._identity(decoder_specs[index % len(decoder_specs)], self.rows[index : index + 1]) | run
 
         records = interleave_stored(
             {name: partial(decode, name) for name in specs}, len(prompts) * passes, self.console,
@@ -605,8 +606,11 @@ class _Comparing:
             record=lambda name, item, timed: TimedDecoding.of(timed).to_dict(),
             meter=Meter.find(self.loader.target().target.device.type),
         )  # fmt: skip
-        items = {name: [*map(TimedDecoding.from_dict, each)] for name, each in records.items()}
-        return {name: [total(each[i :: len(prompts)]) for i in range(len(prompts))] for name, each in items.items()}
+        items = {name: [*map(TimedDecoding.from_dict, decodings)] for name, decodings in records.items()}
+        return {
+            name: [total(decodings[i :: len(prompts)]) for i in range(len(prompts))]
+            for name, decodings in items.items()
+        }
 
     def _identity(self, spec: ComparedDecoder, rows: Sequence[PromptRow]) -> dict[str, object]:
         """Return all settings on which the decoding of prompts depends."""
@@ -683,7 +687,7 @@ def trained_on(specs: Mapping[str, ComparedDecoder], rows: Sequence[PromptRow]) 
     """Return ids of prompts in the training data of a decoder's controllers, by name of the decoder."""
     trained = {}
     for name, spec in specs.items():
-        digests = {digest for each in controllers_of(spec) for digest in each.provenance.prompts}
+        digests = {digest for controller in controllers_of(spec) for digest in controller.provenance.prompts}
         if ids := [row.id for row in rows if prompt_digest(row.text) in digests]:
             trained[name] = ids
     return trained
@@ -769,7 +773,7 @@ def by_clock(
 ) -> DecoderResult:
     """The figures of a decoder with those of its decodings, compared with decodings without drafts."""
     run, baseline = total(runs), total(without_drafts)
-    per_second, baseline_per_second = (each.generated / each.processor_seconds for each in (run, baseline))
+    per_second, baseline_per_second = (decoding.generated / decoding.processor_seconds for decoding in (run, baseline))
     result = replace(
         result,
         clock=speed_ratio(runs, without_drafts),

@@ -101,12 +101,12 @@ class Chart:
         return {name: points for name, points in self.lines.items() if len(points) > 1}
 
     @property
-    def across(self) -> Scale:
+    def x_scale(self) -> Scale:
         """The scale of the x axis, in units of the picture's width."""
         return Scale(self.ticks, self.left, self.right, self.log)
 
     @property
-    def up(self) -> Scale:
+    def y_scale(self) -> Scale:
         """The scale of the y axis, in units of the picture's height."""
         if self.shares:
             return Scale([0, 0.2, 0.4, 0.6, 0.8, 1], self.bottom, self.top)
@@ -122,7 +122,7 @@ class Bar(NamedTuple):
 
     Attributes:
         name: the label of the row.
-        shown: the value as text.
+        text: the value as text.
         at: the value; None without one.
         low, high: the ends of the value's interval; None without an interval.
         other: a second value, shown as a hollow point; None without one.
@@ -130,7 +130,7 @@ class Bar(NamedTuple):
     """
 
     name: str
-    shown: str
+    text: str
     at: float | None = None
     low: float | None = None
     high: float | None = None
@@ -153,7 +153,7 @@ class Bars:
     key: bool = False
 
     @cached_property
-    def left(self) -> Scale:
+    def scale(self) -> Scale:
         """The scale of the values, in percent from the left."""
         places = [self.reference, *(x for row in self.rows for x in row[2:6] if x is not None)]
         margin = (max(places) - min(places)) * 0.04 or 0.1

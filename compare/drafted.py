@@ -53,7 +53,7 @@ class Drafted:
     predictions: Mapping[str, Array]
 
     @property
-    def along(self) -> str:
+    def place_grouping(self) -> str:
         """The first grouping of the tokens: ``depth`` in the round or ``position`` in the text."""
         return next(iter(self.groups))
 
@@ -75,7 +75,7 @@ class Drafted:
 
     def lines(self) -> dict[str, dict[str, GroupAcceptance]]:
         """Return acceptance by position: of all tokens, and of each domain, or without domains of each temperature."""
-        masks, places = self.masks(), self.groups[self.along]
+        masks, places = self.masks(), self.groups[self.place_grouping]
         groupings = {grouping for grouping, _ in masks}
         split = next((grouping for grouping in ("domain", "temperature") if grouping in groupings), ALL)
         return self._acceptance(
@@ -103,7 +103,7 @@ class Drafted:
 
     def quality(self) -> dict[str, dict[str, PredictorQuality]]:
         """Return the quality of each predictor, on all tokens (``ALL``) and on each group of ``FEW`` tokens or more."""
-        labels = self.groups[self.along]
+        labels = self.groups[self.place_grouping]
         results: dict[str, dict[str, PredictorQuality]] = {}
         for name, values in self.predictions.items():
             predicted = ~np.isnan(values)
@@ -133,9 +133,11 @@ def drift_of(first: Drafted, second: Drafted) -> dict[str, dict[str, Drift]]:
     groups = [(ALL, ALL), *common]
     first_sums, second_sums = (
         sums_of(
-            each.prompts, each.accept, [grouping == ALL or each.groups[grouping] == group for grouping, group in groups]
+            drafted.prompts,
+            drafted.accept,
+            [grouping == ALL or drafted.groups[grouping] == group for grouping, group in groups],
         )
-        for each in (first, second)
+        for drafted in (first, second)
     )
     results: dict[str, dict[str, Drift]] = {}
     for (grouping, group), drift in zip(groups, drifts(first_sums, second_sums), strict=True):

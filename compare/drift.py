@@ -95,8 +95,8 @@ def sums_of(
 def mean_interval(sums: Sums) -> tuple[Array, Array, Array]:
     """Return the acceptance (G,) of each group and its 95 % interval, by the linearised variance of a ratio of sums."""
     mean, variance = _means(np.ones((1, len(sums.drafted))), sums)
-    spread = NORMAL * np.sqrt(variance[0])
-    return mean[0], np.clip(mean[0] - spread, 0, 1), np.clip(mean[0] + spread, 0, 1)
+    half_width = NORMAL * np.sqrt(variance[0])
+    return mean[0], np.clip(mean[0] - half_width, 0, 1), np.clip(mean[0] + half_width, 0, 1)
 
 
 def drifts(first: tuple[list[str], Sums], second: tuple[list[str], Sums], seed: int = 0) -> list[Drift]:
@@ -107,23 +107,23 @@ def drifts(first: tuple[list[str], Sums], second: tuple[list[str], Sums], seed: 
     names = [*first[0], *second[0]]
     sums = Sums(*(np.concatenate(parts) for parts in zip(first[1], second[1], strict=True)))
     side = np.repeat([False, True], [len(first[0]), len(second[0])])
-    few = np.minimum((sums.drafted[~side] > 0).sum(0), (sums.drafted[side] > 0).sum(0)) < ENOUGH
-    tested = Sums(*(part[:, ~few] for part in sums))
+    is_small = np.minimum((sums.drafted[~side] > 0).sum(0), (sums.drafted[side] > 0).sum(0)) < ENOUGH
+    tested = Sums(*(part[:, ~is_small] for part in sums))
     observed = np.abs(_statistic(side[None], tested)[0])
-    p = np.ones(len(few))
+    p = np.ones(len(is_small))
     if observed.size:
         random = np.random.default_rng(seed)
         drawn = [
             np.abs(_statistic(_assignments(names, side, TOGETHER, random), tested))
             for _ in range(ASSIGNMENTS // TOGETHER)
         ]
-        p[~few] = adjusted(np.concatenate([observed[None], *drawn]))
+        p[~is_small] = adjusted(np.concatenate([observed[None], *drawn]))
     (mean, variance), (other, other_variance) = (_means(s[None].astype(float), sums) for s in (~side, side))
-    spread = NORMAL * np.sqrt(variance[0] + other_variance[0])
+    half_width = NORMAL * np.sqrt(variance[0] + other_variance[0])
     difference = other[0] - mean[0]
     tokens, other_tokens = (sums.drafted[s].sum(0).astype(int) for s in (~side, side))
     table = zip(
-        mean[0], other[0], tokens, other_tokens, difference - spread, difference + spread, p, strict=True
+        mean[0], other[0], tokens, other_tokens, difference - half_width, difference + half_width, p, strict=True
     )  # fmt: skip
     return [Drift(*(value.item() for value in row)) for row in table]
 
@@ -149,9 +149,9 @@ def _assignments(
     ordered = np.array(names)[order]
     first_of_pair = np.flatnonzero(ordered[1:] == ordered[:-1])
     pairs = np.stack([order[first_of_pair], order[first_of_pair + 1]], 1)
-    alone = np.setdiff1d(np.arange(len(names)), pairs)
+    unpaired = np.setdiff1d(np.arange(len(names)), pairs)
     assigned = np.tile(side, (count, 1))
-    assigned[:, alone] = random.permuted(assigned[:, alone], axis=1)
+    assigned[:, unpaired] = random.permuted(assigned[:, unpaired], axis=1)
     swapped = random.random((count, len(pairs))) < 0.5
     assigned[:, pairs[:, 0]] ^= swapped
     assigned[:, pairs[:, 1]] ^= swapped

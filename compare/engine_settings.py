@@ -98,12 +98,12 @@ class EngineCosts:
 
     Attributes:
         cost: costs of a round of one request.
-        priced: description of the source of the costs.
+        description: source of the costs in words.
         batch: costs by batch size; None if they are not known.
     """
 
     cost: CostModel
-    priced: str
+    description: str
     batch: BatchCosts | None = None
 
     @property
@@ -153,7 +153,7 @@ def settings_of(
     return EngineSettings(
         engines=engines,
         groups={grouping: members for grouping, members in by_group.items() if members},
-        priced=costs.priced,
+        cost_description=costs.description,
         acceptance=drafting.acceptance,
         off_from=table[-1][0] if table and table[-1][2] == 0 else None,
     )
@@ -191,7 +191,7 @@ def choose(chains: Chains, cost: CostModel, p_mins: Sequence[float] = (0.0,)) ->
         length=best.length if pays else 0,
         p_min=best.p_min if pays else 0.0,
         speed=speed,
-        neighbours={str(each.length): chains.value(each, cost) for each in neighbours if each in settings},
+        neighbours={str(setting.length): chains.value(setting, cost) for setting in neighbours if setting in settings},
         prompts=chains.prompts,
         answer=answer.value,
     )
@@ -449,20 +449,20 @@ def option_lines(settings: EngineSettings) -> dict[str, str]:
 def remarks_of(settings: EngineSettings) -> list[str]:
     """Return sentences about the settings: where drafting does not pay, the assumptions, and restrictions."""
     lines = [*settings.changes]
-    undecided = [each.engine for each in settings.engines if each.choice.answer == Answer.UNDECIDED.value]
-    if all(each.drafts == NO_DRAFTS for each in settings.engines):
+    undecided = [setting.engine for setting in settings.engines if setting.choice.answer == Answer.UNDECIDED.value]
+    if all(setting.drafts == NO_DRAFTS for setting in settings.engines):
         lines.append("No setting is expected to be faster than no drafts. Leave drafting off.")
     if settings.off_from is not None:
         sizes = f"from {counted(settings.off_from, 'request')}" if settings.off_from > 1 else "at every batch size"
         lines.append(f"Drafting is off {sizes}: no draft length pays there.")
-    longest = [each for each in settings.engines if each.choice.length and _is_longest(each.choice)]
+    longest = [setting for setting in settings.engines if setting.choice.length and _is_longest(setting.choice)]
     if longest:
-        length = max(each.choice.length for each in longest)
+        length = max(setting.choice.length for setting in longest)
         lines.append(f"No draft longer than {_length(length)} was recorded. A longer one may be faster.")
     if undecided:
         lines.append(f"These prompts cannot decide whether drafting pays in {', '.join(undecided)}.")
     lines.append(
-        f"Expected speed-ups of a single request over no drafts, at {settings.priced}. {settings.acceptance} If "
-        "an engine has other costs, measure them and pass the file with --engine-cost."
+        f"Expected speed-ups of a single request over no drafts, at {settings.cost_description}. {settings.acceptance} "
+        "If an engine has other costs, measure them and pass the file with --engine-cost."
     )
-    return [*lines, *dict.fromkeys(note for each in settings.engines for note in each.notes)]
+    return [*lines, *dict.fromkeys(note for setting in settings.engines for note in setting.notes)]

@@ -103,7 +103,7 @@ def _gain(report: ComparisonReport, verdict: Verdict) -> str:
         ratio = _ratio(report, verdict.measure, name, rival)
         line += f" and {ratio} × {kind} ({report.decoders[rival].title})"
     if verdict.measure == Measure.REPLAY:
-        return f"{line}, by replay at {report.priced}."
+        return f"{line}, by replay at {report.cost_description}."
     return line + ("." if verdict.measure == Measure.WALL else f", by {verdict.measure}.")
 
 
@@ -142,7 +142,7 @@ def texts_compared(report: ComparisonReport) -> list[str]:
     line = f"Drafts change no text: {total} of {expected} texts are the same as without drafts, token for token."
     if total == expected:
         return [line]
-    fewer = ", ".join(f"{title} {each} of {count}" for title, each in same.items() if each < count)
+    fewer = ", ".join(f"{title} {same_count} of {count}" for title, same_count in same.items() if same_count < count)
     return [
         f"{total} of {expected} texts are the same as without drafts, token for token ({fewer}). The other texts "
         "differ by rounding, at a place where two tokens are nearly equally probable."

@@ -129,10 +129,10 @@ class Labelled:
         is_placed = np.array(self.placed or [True] * len(self.texts))[text_index]
         position = np.where(is_placed, between(POSITIONS, places), UNKNOWN)
         by_place = {"depth": between(DEPTHS, depths), "position": position}
-        along = "depth" if self.is_rounds else "position"
+        place_grouping = "depth" if self.is_rounds else "position"
         temperatures = [source.sampling.get("temperature") for source in self.sources]
         groups = {
-            along: by_place[along], **by_place, "domain": np.array(self.domains)[text_index],
+            place_grouping: by_place[place_grouping], **by_place, "domain": np.array(self.domains)[text_index],
             "temperature": np.array([UNKNOWN if t is None else f"{t:g}" for t in temperatures])[text_index],
         }  # fmt: skip
         predictions = self._predictions()

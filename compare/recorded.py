@@ -246,7 +246,7 @@ def columns(counts: Sequence[Counts]) -> tuple[Array, Array, Array, Array]:
 def decoded(counts: Sequence[Counts]) -> tuple[Array, Array, Array, Array]:
     """Return generated and drafted tokens, target forwards and drafts, (prompts,) each, without the prefill's token."""
     generated, drafted, _, forwards = columns(counts)
-    return generated - 1, drafted, forwards - 1, np.array([each.drafts for each in counts], dtype=float)
+    return generated - 1, drafted, forwards - 1, np.array([count.drafts for count in counts], dtype=float)
 
 
 def speedup(generated: Any, drafted: Any, forwards: Any, drafts: Any, *, cost: CostModel) -> Any:

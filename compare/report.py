@@ -45,8 +45,8 @@ def document_of(report: Report) -> Document:
         _reliability(report), _acceptance(report), _acceptance_by_position(report), _quality(report),
         _quality_by_position(report), _mosaic(report), *_engine_settings(report), _lengths_by_cost(report),
     ]  # fmt: skip
-    shown = [section for section in sections if not section.empty]
-    return Document(_title(report), report.sentences, report.commands, shown, _remarks(report))
+    filled_sections = [section for section in sections if not section.empty]
+    return Document(_title(report), report.sentences, report.commands, filled_sections, _remarks(report))
 
 
 def write(folder: Path, record: Record, reports: Sequence[Report]) -> list[Path]:
@@ -115,26 +115,28 @@ def _speed(report: Report) -> Section:
         )
         if name != NONE and row.speed is not None:
             other = row.replay.value if row.clock is not None and row.replay is not None else None
-            shown = show(row.speed, prompts=prompts)
-            bars.append(Bar(row.title, shown, row.speed.value, *_bounds(row.speed, prompts), other, is_best))
+            speed_text = show(row.speed, prompts=prompts)
+            bars.append(Bar(row.title, speed_text, row.speed.value, *_bounds(row.speed, prompts), other, is_best))
     if report.informed is not None:
         bars.append(Bar("every acceptance probability known", f"{report.informed:.2f}", other=report.informed))
     explanations = {
         "tokens/s": "generated tokens per second of wall time",
         "speed-up": "by the clock (wall time), over decoding without drafts, with 95 % intervals over prompts",
-        "replay": f"speed-up by replay: computed from recorded texts at {report.priced}, without the clock's noise",
+        "replay": (
+            f"speed-up by replay: computed from recorded texts at {report.cost_description}, without the clock's noise"
+        ),
         "CPU": "speed-up by processor time, which other processes on the machine lengthen less than wall time",
         "J/token": "joules for each generated token",
         "tokens/forward": "generated tokens per target forward, the forward over the prompt included",
         "accepted": "share of the drafted tokens that the target accepted",
     }
-    used = {column for row in rows for column, cell in row.items() if cell}
-    columns = "; ".join(f"{column}: {words}" for column, words in explanations.items() if column in used)
+    used_columns = {column for row in rows for column, cell in row.items() if cell}
+    columns = "; ".join(f"{column}: {words}" for column, words in explanations.items() if column in used_columns)
     note = f"Columns: {columns}." if columns else ""
     if 0 < prompts < ENOUGH:
         note += f" {counted(prompts, 'prompt')}: too few for intervals."
     note = (note + _without_figures(report) + _disagreement(report)).strip()
-    cells = [{column: cell for column, cell in row.items() if column in used} for row in rows]
+    cells = [{column: cell for column, cell in row.items() if column in used_columns} for row in rows]
     pictures = Bars(bars, key=clocked) if bars else None
     reading = "A dot right of the dashed line is a decoder that is faster than decoding without drafts"
     reading += "; the bar behind the dot is its 95 % interval." if prompts >= ENOUGH else "."
@@ -176,7 +178,9 @@ def _by_length(report: Report) -> Section:
     points = [Point(row.length, row.value, *_bounds(row, report.prompts)) for row in report.lengths]
     ticks = [point.x for point in points]
     chart = Chart("tokens in each draft", "speed-up over no drafts", {"fixed length": points}, ticks, shares=False)
-    note = f"Computed by replay at {report.priced}. Longer drafts yield more tokens in a round, and waste more."
+    note = (
+        f"Computed by replay at {report.cost_description}. Longer drafts yield more tokens in a round, and waste more."
+    )
     reading = "The best fixed draft length is where the line is highest; below the dashed line, drafts cost time."
     return Section("Speed by draft length", note, chart=chart, narrow=True, reading=reading)
 
@@ -212,7 +216,7 @@ def _possible_gains(report: Report) -> Section:
 # acceptance
 
 
-def _along(grouping: str, lines: Mapping[str, Mapping[str, GroupAcceptance]], banded: Sequence[str]) -> Chart:
+def _place_chart(grouping: str, lines: Mapping[str, Mapping[str, GroupAcceptance]], banded: Sequence[str]) -> Chart:
     """Return a chart of acceptance by token of a round or of the text.
 
     The last point stands for all later tokens, too.
@@ -244,7 +248,8 @@ def _by_place(report: Report) -> Section:
     reading = (
         "Each point is the share of drafted tokens that the target accepts, from its position up to the next point."
     )
-    chart = None if report.along is None or not lines else _along(report.along, lines, ["all tokens"])
+    grouping = report.place_grouping
+    chart = None if grouping is None or not lines else _place_chart(grouping, lines, ["all tokens"])
     return Section("Acceptance by position", note, chart=chart, narrow=True, reading=reading)
 
 
@@ -300,7 +305,7 @@ def _quality_rows(report: Report, *, positions: bool) -> list[Row]:
     """Return the rows of the quality of predictors by position, or on all tokens."""
     return [
         {"predictor": name + suffix,
-         **({"group": group_name(str(side.along), group)} if positions else {}), "drafted": f"{row.tokens}",
+         **({"group": group_name(str(side.place_grouping), group)} if positions else {}), "drafted": f"{row.tokens}",
          "Brier": _number(row.brier, ".3f"), "constant": _number(row.brier_constant, ".3f"),
          "ECE": _number(row.ece, ".3f"), "AUROC": _number(row.auroc, ".3f")}
         for suffix, side in _sides(report).items()
@@ -354,7 +359,7 @@ def _drift(report: Report) -> Section:
         "prompts to the two datasets. Rows in bold drifted: their p is at most 0.05."
     )
     reading = "Right of the dashed line, acceptance is higher in the second dataset; groups in bold drifted."
-    chart = _along(groupings[0], lines, [*lines]) if lines else None
+    chart = _place_chart(groupings[0], lines, [*lines]) if lines else None
     bars_of_groups = Bars(bars, 0.0) if lines else None
     return Section("Drift", note, rows, chart, bars_of_groups, reading=reading, folded=bars_of_groups is not None)
 
@@ -373,12 +378,12 @@ def _mosaic(report: Report) -> Section:
         ]
         for name, pieces in report.mosaic.texts.items()
     }
-    used = {piece.by for pieces in texts.values() for piece in pieces}
-    writers = {by: words for by, words in WRITERS.items() if by in used}
+    authors = {piece.by for pieces in texts.values() for piece in pieces}
+    writers = {by: words for by, words in WRITERS.items() if by in authors}
     prompt = report.mosaic.prompt
-    shown = prompt if len(prompt) <= LONGEST else prompt[:LONGEST] + " …"
+    prompt_text = prompt if len(prompt) <= LONGEST else prompt[:LONGEST] + " …"
     reading = "Each colour is a source of tokens; the more of the text is drafted, the fewer forwards the target needs."
-    return Section(title, note, mosaic=Mosaic(shown, texts, writers), reading=reading)
+    return Section(title, note, mosaic=Mosaic(prompt_text, texts, writers), reading=reading)
 
 
 # settings of other engines
@@ -458,7 +463,7 @@ def _comparison_remarks(report: ComparisonReport) -> list[str]:
     ]
     if report.ratio is not None:
         remarks.append(
-            f"At {report.priced}, one more drafted token costs {report.ratio:.2f} of a round without drafts."
+            f"At {report.cost_description}, one more drafted token costs {report.ratio:.2f} of a round without drafts."
         )
     if report.informed is not None:
         remarks.append(

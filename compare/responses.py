@@ -164,9 +164,11 @@ def _text(rounds: Sequence[tuple[int, int]], length: int | None) -> tuple[Text, 
         for depth in range(min(accepted + 1, verified))
         if not placed or start + depth < (length or 0)
     ]
-    places, depths, kept = map(list, zip(*drafted, strict=True)) if drafted else ([], [], [])
-    tokens = [ACCEPTED if accepted else REJECTED for accepted in kept]
-    return Text("", [], [ACCEPTED] * starts[-1], places, tokens, [float(accepted) for accepted in kept], depths), placed
+    places, depths, accepted_tokens = map(list, zip(*drafted, strict=True)) if drafted else ([], [], [])
+    tokens = [ACCEPTED if accepted else REJECTED for accepted in accepted_tokens]
+    return Text(
+        "", [], [ACCEPTED] * starts[-1], places, tokens, [float(accepted) for accepted in accepted_tokens], depths
+    ), placed
 
 
 def _prompt(request: Mapping[str, Any], response: Mapping[str, Any], name: str) -> str:

@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 from ..common.machine import Machine
 from ..common.record import Record
@@ -20,6 +22,16 @@ from .decoders import ComparedDecoder
 from .drift import Drift
 from .interval import Interval
 from .runner import Timed
+
+# Names of fields in reports of earlier versions, and their current names.
+RENAMED = {"priced": "cost_description", "along": "place_grouping"}
+
+
+def _with_current_names(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a stored report, and of the reports and settings in it, by their current names."""
+    fields = {RENAMED.get(name, name): value for name, value in report.items()}
+    inner = ((name, fields.get(name)) for name in ("engine_settings", "against"))
+    return fields | {name: _with_current_names(value) for name, value in inner if isinstance(value, Mapping)}
 
 
 @dataclass(frozen=True)
@@ -299,7 +311,7 @@ class EngineSettings(Record):
     Attributes:
         engines: the settings, one for each engine.
         groups: the best draft length by grouping of the prompts (``domain``, ``temperature``) and group.
-        priced: description of the source of the costs.
+        cost_description: source of the costs in words.
         acceptance: description of the source of the acceptance.
         off_from: smallest batch size from which no draft length pays; None if drafting pays at all measured batch sizes
             or costs by batch size are not known.
@@ -308,7 +320,7 @@ class EngineSettings(Record):
 
     engines: list[EngineSetting]
     groups: dict[str, dict[str, DraftChoice]] = field(default_factory=dict)
-    priced: str
+    cost_description: str
     acceptance: str
     off_from: int | None = None
     changes: list[str] = field(default_factory=list)
@@ -335,10 +347,10 @@ class Report(Record):
         informed: speed-up by replay of a controller that knows the acceptance probability of every token; None if it
             was not computed, or is below that of a decoder.
         gains: the share of the possible gain that a trained decoder reaches, by domain; ``all`` has all prompts.
-        priced: description of the source of the replay's costs.
+        cost_description: source of the replay's costs in words.
         lengths: speed-ups by draft length.
-        along: the grouping of drafted tokens by a place, ``depth`` in the round or ``position`` in the text; None if
-            there are none.
+        place_grouping: the grouping of drafted tokens by a place, ``depth`` in the round or ``position`` in the text;
+            None if there are none.
         acceptance: acceptance by grouping of the drafted tokens and by group.
         lines: acceptance by place, of all drafted tokens, and of each domain or temperature.
         predictors: quality of each predictor of acceptance, by group of drafted tokens.
@@ -355,13 +367,17 @@ class Report(Record):
     decoders: dict[str, DecoderResult] = field(default_factory=dict)
     informed: float | None = None
     gains: dict[str, PossibleGain] = field(default_factory=dict)
-    priced: str = ""
+    cost_description: str = ""
     lengths: list[LengthSpeed] = field(default_factory=list)
-    along: str | None = None
+    place_grouping: str | None = None
     acceptance: dict[str, dict[str, GroupAcceptance]] = field(default_factory=dict)
     lines: dict[str, dict[str, GroupAcceptance]] = field(default_factory=dict)
     predictors: dict[str, dict[str, PredictorQuality]] = field(default_factory=dict)
     engine_settings: EngineSettings | None = None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], name: str = "") -> Self:
+        return super().from_dict(_with_current_names(values), name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -213,17 +213,17 @@ def run(
 
 
 def _of_data(options: CompareOptions) -> Comparison:
-    cost, priced = _costs(options)
+    cost, cost_description = _costs(options)
     sources = [
         (data,) if isinstance(data, str) else data for data in (options.data, options.against) if data is not None
     ]
     sides = [read_data(folders, options) for folders in sources]
-    return Comparison(report_of(sides, cost, priced, engine_costs_of(options)), options.output)
+    return Comparison(report_of(sides, cost, cost_description, engine_costs_of(options)), options.output)
 
 
 def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None, began: float) -> Comparison:
     options = paired(options)
-    cost, priced = _costs(options)
+    cost, cost_description = _costs(options)
     if decoders is None:
         decoders = [] if options.decoders is None else read_decoders(options.decoders, options.base)
         decoders += [ComparedDecoder.parse(word, options.base) for word in options.words]
@@ -235,7 +235,7 @@ def _of_decoders(options: CompareOptions, decoders: list[ComparedDecoder] | None
         report = compare_decoders(
             decoders, rows, Loader(options.base), task, options.output,
             clock=options.clock, rules=options.rules, minutes=options.minutes, cost=cost,
-            priced=priced, engine_costs=engine_costs_of(options), began=began,
+            cost_description=cost_description, engine_costs=engine_costs_of(options), began=began,
         )  # fmt: skip
     return Comparison(concluded(report, commands(report, options.output)), options.output)
 

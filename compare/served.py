@@ -46,7 +46,7 @@ from .verdict import Answer, answer_of
 def report_of(
     sides: Sequence[Labelled],
     cost: CostModel | None = None,
-    priced: str = "",
+    cost_description: str = "",
     engine_costs: EngineCosts | None = None,
 ) -> DataReport:
     """Return the report of a dataset, with a second dataset also of the drift of acceptance to it.
@@ -55,22 +55,22 @@ def report_of(
         sides: the dataset, or the dataset and the second one.
         cost: costs of the replay, in seconds. Without costs, the report has tokens per target forward instead of
             speeds.
-        priced: description of the source of ``cost``.
+        cost_description: source of ``cost`` in words.
         engine_costs: costs for the settings of other engines. Without them, the report has no such settings.
 
     Raises:
         InputError: the datasets are of different pairs.
     """
-    first, *rest = sides
-    report = describe(first, cost, priced, engine_costs)
+    first, *further_sides = sides
+    report = describe(first, cost, cost_description, engine_costs)
     lines = sentences(report)
-    for second in rest:
+    for second in further_sides:
         pairs = [side.sources[0].fingerprint for side in (first, second)]
         if None not in pairs and pairs[0] != pairs[1]:
             raise InputError(
                 f"against={second.name!r}: is of another pair than {first.name}; give a dataset of the same models"
             )
-        against = describe(second, cost, priced, engine_costs)
+        against = describe(second, cost, cost_description, engine_costs)
         drift = drift_of(first.drafted, second.drafted)
         report = replace(report, against=against, drift=drift, differs=_differing(first, second))
         report = replace(report, engine_settings=_with_changes(report, against, second, engine_costs))
@@ -95,7 +95,7 @@ def _missing_settings(report: DataReport, engine_costs: EngineCosts | None) -> l
 
 
 def describe(
-    data: Labelled, cost: CostModel | None = None, priced: str = "", engine_costs: EngineCosts | None = None
+    data: Labelled, cost: CostModel | None = None, cost_description: str = "", engine_costs: EngineCosts | None = None
 ) -> DataReport:
     """Return the report of a dataset, without sentences; arguments as for :func:`report_of`."""
     first, drafted = data.sources[0], data.drafted
@@ -110,12 +110,12 @@ def describe(
         prompts=len({*data.prompts}),
         tokens=len(drafted.accept),
         tokens_per_draft_round=tokens_per_draft_round(data) if data.is_rounds else None,
-        along=drafted.along,
+        place_grouping=drafted.place_grouping,
         acceptance=drafted.acceptance(),
         lines=drafted.lines(),
         predictors=drafted.quality(),
         costs=cost,
-        priced=priced,
+        cost_description=cost_description,
         notes=data.notes,
         lengths_by_cost={} if engine_costs is not None else choices_by_cost(chains_of(data, COPY_GRID)[1]),
         engine_settings=None if engine_costs is None else _settings(data, engine_costs),
@@ -162,7 +162,7 @@ def chains_of(data: Labelled, grid: Sequence[ChainSetting] = GRID) -> tuple[list
         for prompt, source in zip(data.prompts, data.sources, strict=True)
     ]
     row_of = {name: row for row, name in enumerate(dict.fromkeys(names))}
-    read = [(i, each) for i, each in enumerate(data.readings) if each is not None and len(data.texts[i].x) > 1]
+    read = [(i, reading) for i, reading in enumerate(data.readings) if reading is not None and len(data.texts[i].x) > 1]
     if read and not data.is_rounds:
         counts = {setting: np.zeros((len(row_of), len(ChainCounts._fields))) for setting in grid}
         for i, reading in read:
@@ -175,9 +175,9 @@ def chains_of(data: Labelled, grid: Sequence[ChainSetting] = GRID) -> tuple[list
         depths = np.array(text.depths if data.is_rounds else [], dtype=int)
         accept = np.array(text.accept)
         if data.is_rounds:
-            shown = depths < LENGTHS[-1]
-            np.add.at(verified[row_of[name]], depths[shown], 1.0)
-            np.add.at(accepted[row_of[name]], depths[shown], accept[shown])
+            in_range = depths < LENGTHS[-1]
+            np.add.at(verified[row_of[name]], depths[in_range], 1.0)
+            np.add.at(accepted[row_of[name]], depths[in_range], accept[in_range])
         else:
             verified[row_of[name]] += len(accept)
             accepted[row_of[name]] += accept.sum()
@@ -201,12 +201,12 @@ def tokens_per_draft_round(data: Labelled) -> float:
 
     These are the accepted tokens, which are recognised because they equal the text, and one token of the target.
     """
-    rounds = kept = 0
+    rounds = accepted = 0
     for text in data.texts:
         rounds += text.depths.count(0)
         drafted = zip(text.places, text.tokens, strict=True)
-        kept += sum(position < len(text.x) and text.x[position] == token for position, token in drafted)
-    return kept / rounds + 1
+        accepted += sum(position < len(text.x) and text.x[position] == token for position, token in drafted)
+    return accepted / rounds + 1
 
 
 def labelled_trace(data: Labelled, index: int, reading: Reading) -> Trace:
@@ -235,7 +235,7 @@ def with_replay(report: DataReport, data: Labelled, cost: CostModel | None) -> D
         rules.append(informed_rule(cost))
         for name, predictor in data.predictors.items():
             values = [predicted(predictor, data.texts[i], reading) for i, reading in read]
-            lengths = [RateOptimal(PrecomputedPredictor(predictor, each), cost) for each in values]
+            lengths = [RateOptimal(PrecomputedPredictor(predictor, probabilities), cost) for probabilities in values]
             rules.append(Rule(name, (0.0,), {}, lambda _, lengths=lengths: lambda index, x: lengths[index]))  # type: ignore[misc]
     counts: dict[Setting, list[Counts]] = {}
     for rule in rules:
@@ -243,7 +243,7 @@ def with_replay(report: DataReport, data: Labelled, cost: CostModel | None) -> D
         counts |= {(rule.name, x): of_traces for x, of_traces in by_parameter}
     if cost is None:
         words = {word_of(*setting): of_traces for setting, of_traces in counts.items()}
-        return replace(report, decoders={word: _result(word, each, None) for word, each in words.items()})
+        return replace(report, decoders={word: _result(word, of_traces, None) for word, of_traces in words.items()})
     decoders = {NONE: DecoderResult(title=NONE, replay=Interval(1.0, 1.0, 1.0), tokens_per_forward=1.0)}
     for name, family in FAMILIES.items():
         best = tuned(family.values, name, counts, cost)
@@ -294,7 +294,7 @@ def _differing(first: Labelled, second: Labelled) -> list[str]:
 def sentences(report: DataReport) -> list[str]:
     """Return the conclusions about a dataset, the most important one first."""
     overall = report.acceptance[ALL][ALL]
-    temperatures = sorted({t for each in report.sampling if (t := each.get("temperature")) is not None})
+    temperatures = sorted({t for sampling in report.sampling if (t := sampling.get("temperature")) is not None})
     at = f" at temperature {', '.join(f'{t:g}' for t in temperatures)}" if temperatures else ""
     lines = [
         f"In {report.data} ({counted(report.texts, 'text')}{at}), the target accepts {show(overall.interval)} of the "
@@ -307,8 +307,8 @@ def sentences(report: DataReport) -> list[str]:
             f"Acceptance is {at_start.acceptance:.2f} at token {start} of a round and {at_end.acceptance:.2f} at token "
             f"{end}."
         )
-    certain = [item for item in report.acceptance.get("domain", {}).items() if item[1].low is not None]
-    domains = sorted(certain, key=lambda item: -item[1].acceptance)
+    measured_domains = [item for item in report.acceptance.get("domain", {}).items() if item[1].low is not None]
+    domains = sorted(measured_domains, key=lambda item: -item[1].acceptance)
     if len(domains) > 1:
         (best, most), (worst, least) = domains[0], domains[-1]
         lines.append(
@@ -334,10 +334,12 @@ def _replay_sentence(report: DataReport, best: str) -> str:
     if best == NONE or row.replay is None:
         return (
             "Drafting does not pay here: no length would decode faster than no drafts, replayed on the labels at "
-            f"{report.priced}."
+            f"{report.cost_description}."
         )
     speed = show(row.replay, prompts=report.prompts)
-    line = f"{row.title} would decode {speed} × as fast as no drafts, replayed on the labels at {report.priced}."
+    line = (
+        f"{row.title} would decode {speed} × as fast as no drafts, replayed on the labels at {report.cost_description}."
+    )
     match answer_of(row.replay, report.prompts):
         case Answer.PAYS:
             return line

@@ -85,24 +85,24 @@ class Verdict(Record):
         if self.answer == Answer.DOES_NOT_PAY:
             cause = "" if self.cause is None else f": {self.cause}"
             return f"Drafting does not pay here{cause}. {fastest}"
-        needed = "More prompts would not decide it"
+        remedy = "More prompts would not decide it"
         if self.prompts_needed is not None:
-            needed = f"About {counted(self.prompts_needed, 'more prompt')} would decide it"
-        return f"These prompts cannot decide whether drafting pays. {fastest} {needed}."
+            remedy = f"About {counted(self.prompts_needed, 'more prompt')} would decide it"
+        return f"These prompts cannot decide whether drafting pays. {fastest} {remedy}."
 
 
 def judge(report: ComparisonReport) -> Verdict:
     """Return the verdict on the decoders of ``report``; the module describes the rules."""
     rows = {name: row for name, row in report.decoders.items() if name != NONE and row.speed is not None}
-    wall = {name: row.clock for name, row in rows.items() if row.clock is not None}
-    if not wall:
+    wall_speeds = {name: row.clock for name, row in rows.items() if row.clock is not None}
+    if not wall_speeds:
         replay = {name: row.replay for name, row in rows.items() if row.replay is not None}
         return _of_measure(report, Measure.REPLAY, replay)
     processor = {} if report.machine.devices else processor_speeds(report)
-    factors = [wall[name].value / speed.value for name, speed in processor.items() if name in wall]
+    factors = [wall_speeds[name].value / speed.value for name, speed in processor.items() if name in wall_speeds]
     disturbance = max((max(factor, 1 / factor) for factor in factors), default=1.0)
     if disturbance < BUSY:
-        return _of_measure(report, Measure.WALL, wall, disturbance)
+        return _of_measure(report, Measure.WALL, wall_speeds, disturbance)
     verdict = _of_measure(report, Measure.PROCESSOR, processor, disturbance)
     assert verdict.decoder is not None
     replayed = rows[verdict.decoder].replay
@@ -156,10 +156,10 @@ def timed_ratio(
     """
     columns = [
         np.array(values)
-        for each in (runs, baseline)
+        for decodings in (runs, baseline)
         for values in (
-            [run.generated for run in each],
-            [run.processor_seconds if measure == Measure.PROCESSOR else run.seconds for run in each],
+            [run.generated for run in decodings],
+            [run.processor_seconds if measure == Measure.PROCESSOR else run.seconds for run in decodings],
         )
     ]
     return ratio_interval(*columns, paired=paired)
@@ -212,11 +212,11 @@ def prompts_needed(speed: Interval, prompts: int) -> int | None:
     distance = value if value > 0 else math.log(NEGLIGIBLE) - value
     if not 0 < distance < math.inf:
         return None
-    needed = prompts * (width / distance) ** 2 - prompts
-    if needed > MOST_PROMPTS:
+    further_prompts = prompts * (width / distance) ** 2 - prompts
+    if further_prompts > MOST_PROMPTS:
         return None
-    digit = int(10 ** max(0, math.floor(math.log10(max(needed, 1)))))
-    return max(1, math.ceil(needed / digit)) * digit
+    digit = int(10 ** max(0, math.floor(math.log10(max(further_prompts, 1)))))
+    return max(1, math.ceil(further_prompts / digit)) * digit
 
 
 def cause_of_loss(report: ComparisonReport, decoder: str) -> str | None:

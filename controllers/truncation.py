@@ -65,8 +65,8 @@ def nucleus(probabilities: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
     width = max(count for _, count in candidates)
     values, kept_tokens = np.zeros((len(rows), width), rows.dtype), np.empty((len(rows), width), np.int64)
     for index, (row, (tokens, count)) in enumerate(zip(rows, candidates, strict=True)):
-        kept = row[tokens[:count]]
-        values[index, :count] = kept / kept.sum()
+        largest = row[tokens[:count]]
+        values[index, :count] = largest / largest.sum()
         kept_tokens[index] = (
             tokens[:width] if len(tokens) >= width else np.pad(tokens, (0, width - len(tokens)), "edge")
         )

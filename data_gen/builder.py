@@ -374,18 +374,19 @@ def plan(builder: DatasetBuilder[R], workers: WorkerOptions = ONE_PROCESS) -> st
     started = time.perf_counter()
     builder.make(probe, tokens.append)
     rate = max(1, sum(tokens)) / (time.perf_counter() - started)
-    each, most = builder.texts * settings.max_new_tokens, builder.texts * sum(item.budget for item in items)
+    per_prompt, most = builder.texts * settings.max_new_tokens, builder.texts * sum(item.budget for item in items)
     size = most * builder.token_bytes + sum(len(item.ids) for item in items) * 3 + len(items) * builder.row_bytes
     shards = prompts.shards(settings.shard_size)
-    busy = min(workers.workers or 1, len(shards))
-    shared = f", shared by {busy} workers" if busy > 1 else ""
+    worker_count = min(workers.workers or 1, len(shards))
+    shared = f", shared by {worker_count} workers" if worker_count > 1 else ""
     return "\n".join(
         [
             f"prompts      {len(items)} from {name_of(settings.prompts)} ({prompts.left_out} left out as too long)",
             f"shards       {len(shards)} of up to {settings.shard_size} rollouts",
-            f"tokens       at most {most:,} ({each} per prompt, fewer after an end token)",
+            f"tokens       at most {most:,} ({per_prompt} per prompt, fewer after an end token)",
             *(f"             {line}" for line in prompts.limits(settings.max_new_tokens)),
             f"disk         at most about {size / 1e6:.1f} MB",
-            f"time         at most about {duration(most / rate / busy)} by a probe's {rate:,.0f} tokens/s{shared}",
+            f"time         at most about {duration(most / rate / worker_count)} by a probe's {rate:,.0f} tokens/s"
+            f"{shared}",
         ]
     )

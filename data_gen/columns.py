@@ -71,8 +71,8 @@ def prompt_of(turns: Sequence[Message]) -> str | list[Message]:
 
 def as_prompt(turns: Sequence[Message]) -> str | list[Message]:
     """Return ``turns`` as a prompt. A single message of the user becomes text."""
-    alone = len(turns) == 1 and turns[0].keys() == {"role", "content"} and turns[0]["role"] == "user"
-    return text_of(turns[0]["content"]) if alone else [*turns]
+    is_single_question = len(turns) == 1 and turns[0].keys() == {"role", "content"} and turns[0]["role"] == "user"
+    return text_of(turns[0]["content"]) if is_single_question else [*turns]
 
 
 def as_text(prompt: str | list[Message]) -> str:
@@ -86,9 +86,11 @@ def answer_text(message: Message) -> str:
     Raises:
         InputError: the answer is empty, or contains more than text, such as calls of tools.
     """
-    more = [key for key, value in message.items() if key not in ANSWER_KEYS and value not in ("", [], {})]
-    if more:
-        raise InputError(f"an answer contains {more[0]!r}, but only its text would be learned; leave the row out")
+    further_keys = [key for key, value in message.items() if key not in ANSWER_KEYS and value not in ("", [], {})]
+    if further_keys:
+        raise InputError(
+            f"an answer contains {further_keys[0]!r}, but only its text would be learned; leave the row out"
+        )
     text = text_of(message["content"])
     if not text.strip():
         raise InputError("the answer is empty; leave the row out, or its answer column if it has none")
@@ -183,16 +185,18 @@ def _answered(row: Record, name: str, turns: list[Message], column: str | None) 
     """
     if column == NO_ANSWER or (column is None and turns[-1]["role"] == "assistant"):
         return turns
-    used = {name, *(CONTEXTS if name in WITH_CONTEXT else ())}
-    answer = column or next((other for other in ANSWERS if other in row and other not in used), None)
+    used_columns = {name, *(CONTEXTS if name in WITH_CONTEXT else ())}
+    answer = column or next((other for other in ANSWERS if other in row and other not in used_columns), None)
     columns = ", ".join(sorted(row))
     if answer is None:
-        if row.keys() & {*PREFERENCES} - used:
+        if row.keys() & {*PREFERENCES} - used_columns:
             raise InputError(
                 "has several answers, chosen and rejected; name the answer to learn with --answer-column chosen"
             )
         candidates = [
-            key for key in row if key not in ABOUT | used and isinstance(row[key], str | list | dict) and row[key]
+            key
+            for key in row
+            if key not in ABOUT | used_columns and isinstance(row[key], str | list | dict) and row[key]
         ]
         if candidates and name != "text":
             raise InputError(

@@ -349,10 +349,12 @@ class ShardWriter:
         }
         rule = {"verifier": TOKEN_WISE}  # the rule of manifests without one
         if changes := differences(rule | stored, {**rule, **self._identity}):
-            shown = "; ".join(f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in changes.items())
+            changed_settings = "; ".join(
+                f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in changes.items()
+            )
             raise InputError(
-                f"{self.folder}: belongs to a run with other settings: {shown}; repeat those settings, or choose "
-                "another output folder"
+                f"{self.folder}: belongs to a run with other settings: {changed_settings}; repeat those settings, or "
+                "choose another output folder"
             )
         self._identity = stored
         return manifest
@@ -385,16 +387,16 @@ class ShardWriter:
 
     def missing(self, total: int) -> list[int]:
         """Return the numbers of the shards, of ``total`` in all, that are not yet written."""
-        written = {Path(shard.file).stem for shard in self.manifest.shards}
-        return [index for index in range(total) if stem_of(index) not in written]
+        stored_stems = {Path(shard.file).stem for shard in self.manifest.shards}
+        return [index for index in range(total) if stem_of(index) not in stored_stems]
 
     def forget_damaged(self) -> list[str]:
         """Remove shards that are missing or changed from the manifest, and return their names."""
         damaged = damaged_shards(self.folder, self.manifest.shards)
         if damaged:
-            whole = [shard for shard in self.manifest.shards if shard.file not in damaged]
+            intact = [shard for shard in self.manifest.shards if shard.file not in damaged]
             self._save(
-                replace(self.manifest, shards=whole, mean_acceptance=None, complete=False, dataset_fingerprint=None)
+                replace(self.manifest, shards=intact, mean_acceptance=None, complete=False, dataset_fingerprint=None)
             )
         return damaged
 

@@ -194,7 +194,7 @@ class Rows(Generic[R]):
     def entry(self, file: str, sha256: str) -> ShardEntry:
         """Return the shard's entry in the manifest."""
         counts = [row.counts() for row in self.rows]
-        sums: dict[str, Any] = {name: sum(each[name] for each in counts) for name in counts[0]}
+        sums: dict[str, Any] = {name: sum(shard_counts[name] for shard_counts in counts) for name in counts[0]}
         return replace(ShardEntry(file=file, rows=len(counts), sha256=sha256), **sums)
 
 

@@ -138,7 +138,7 @@ def rounds_of(generation: Generation, probabilities: Mapping[int, Sequence[float
         if round.drafted[verified]:
             starts.append(emitted + round.copied)
             drafted.append(round.drafted[verified])
-            accept.append([min(1.0, each) for each in probabilities.get(index, round.ratios)[verified]])
+            accept.append([min(1.0, ratio) for ratio in probabilities.get(index, round.ratios)[verified]])
         emitted += len(round.emitted)
     return starts, drafted, accept
 

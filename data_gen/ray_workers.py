@@ -121,8 +121,8 @@ class RayWorkers(Workers[U, S]):
         from ray.exceptions import RayError, RayTaskError
 
         pending, deaths = deque(jobs), Counter[int | None]()
-        left = len(jobs)
-        while left:
+        remaining = len(jobs)
+        while remaining:
             while len(self._idle) + len(self._busy) < count:
                 actor = self._actor.remote(self._new_maker, self._threads)
                 self._busy[actor.describe.remote()] = actor, None
@@ -145,7 +145,7 @@ class RayWorkers(Workers[U, S]):
             if key is None:
                 self._check(value)
                 continue
-            left -= 1
+            remaining -= 1
             self._hand_out(jobs, pending)  # before the caller processes the result
             yield key, value
 
@@ -160,12 +160,12 @@ class RayWorkers(Workers[U, S]):
         import ray
 
         waiting = [*self._busy]
-        ready, _ = ray.wait(waiting, timeout=PATIENCE)
-        if not ready:
+        finished, _ = ray.wait(waiting, timeout=PATIENCE)
+        if not finished:
             if all(key is None for _, key in self._busy.values()):
                 self.console.print("waiting for a worker to load its models; it needs a free device in the cluster")
-            ready, _ = ray.wait(waiting)
-        return ready[0]
+            finished, _ = ray.wait(waiting)
+        return finished[0]
 
     def _report(self, key: int | None, deaths: int, error: Exception) -> None:
         """Print that a worker died.

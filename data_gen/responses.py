@@ -252,7 +252,7 @@ def make_responses(
             maker = partial(vllm_responses(), responses=responses)
     make_dataset(maker, settings, folder, console=console, workers=workers)
     manifest = read_manifest(folder)
-    again = sum(shard.tokenised_again or 0 for shard in manifest.shards)
+    tokenised_again = sum(shard.tokenised_again or 0 for shard in manifest.shards)
     changed = sum(shard.of_other_length or 0 for shard in manifest.shards)
     rows = read_dataset(folder, ResponseRow)
     if all_empty(rows):
@@ -262,8 +262,8 @@ def make_responses(
         )
     tokens = {row.prompt_id: row.tokens for row in rows}
     console.print(
-        f"{folder}: {again} of {len(tokens)} texts were tokenised again; {changed} of these have another number of "
-        f"tokens now{UNCHECKED if responses.responses == 'openai' else ''}",
+        f"{folder}: {tokenised_again} of {len(tokens)} texts were tokenised again; {changed} of these have another "
+        f"number of tokens now{UNCHECKED if responses.responses == 'openai' else ''}",
         soft_wrap=True,
     )
     assert manifest.responses is not None, "the maker names its engine"

@@ -62,11 +62,11 @@ class Recording:
     """A verification rule without drafts that records the distribution of each token."""
 
     def __init__(self) -> None:
-        self.kept: list[TokenDistribution] = []
+        self.distributions: list[TokenDistribution] = []
 
     def __call__(self, p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
         """Record ``p``, and verify token-wise."""
-        self.kept.append(
+        self.distributions.append(
             TokenDistribution(p.probabilities, p.tokens, p.size)
         )  # a copy without the lists of the whole batch
         return token_wise(p, draft, rng)
@@ -110,7 +110,7 @@ def roll_out(
     return [
         Rollout(
             request.output.tokens,
-            TokenDistribution.joined(verifier.kept) if isinstance(verifier, Recording) else None,
+            TokenDistribution.joined(verifier.distributions) if isinstance(verifier, Recording) else None,
         )
         for request, verifier in zip(requests, verifiers, strict=True)
     ]
@@ -149,12 +149,12 @@ def acceptance(p: TokenDistribution, q: TokenDistribution, tokens: Tensor, verif
         return (_of(p, tokens) / _of(q, tokens)).clamp(max=1.0)
     pieces = []
     for rows in _rows_at_once(p, q):
-        p_j, q_j, beyond = _on_support(p.part(*rows), q.part(*rows))
+        p_j, q_j, outside_mass = _on_support(p.part(*rows), q.part(*rows))
         of_rows = tokens[slice(*rows)]
-        p_i, q_i = (_of(each.part(*rows), of_rows).double().to(q_j.device) for each in (p, q))
+        p_i, q_i = (_of(distribution.part(*rows), of_rows).double().to(q_j.device) for distribution in (p, q))
         largest = torch.maximum(p_i, q_i)
         a, b = p_i / largest, q_i / largest  # 0 to 1, so that nothing overflows
-        total = torch.maximum(q_j * a.unsqueeze(-1), p_j * b.unsqueeze(-1)).sum(-1) + beyond * b
+        total = torch.maximum(q_j * a.unsqueeze(-1), p_j * b.unsqueeze(-1)).sum(-1) + outside_mass * b
         pieces.append((a / total).where((p_i > 0) & (q_i > 0), 0.0))
     return torch.cat(pieces).clamp(max=1.0).to(tokens.device)
 
@@ -178,12 +178,12 @@ def expected_acceptance(p: TokenDistribution, q: TokenDistribution, verifier: st
         return torch.minimum(p.dense[:, : q.size], q.dense).sum(-1).clamp(max=1.0)
     pieces = []
     for rows in _rows_at_once(p, q):
-        p_j, q_j, beyond = _on_support(p.part(*rows), q.part(*rows))
+        p_j, q_j, outside_mass = _on_support(p.part(*rows), q.part(*rows))
         # Of the two ratios that of p is the larger one for tokens whose p_j / q_j is larger than p_i / q_i, so that in
         # this order the inner sums are cumulative.
         order = (p_j / q_j).where(q_j > 0, torch.inf).argsort(-1)
         p_i, q_i = p_j.gather(-1, order), q_j.gather(-1, order)
-        larger = beyond.unsqueeze(-1) + p_i.flip(-1).cumsum(-1).flip(-1)
+        larger = outside_mass.unsqueeze(-1) + p_i.flip(-1).cumsum(-1).flip(-1)
         smaller = q_i.cumsum(-1) - q_i
         shares = p_i * q_i / (larger * q_i + smaller * p_i)
         pieces.append(shares.where((p_i > 0) & (q_i > 0), 0.0).sum(-1))
@@ -254,16 +254,16 @@ def label(
     """
     labels: list[tuple[list[int], list[float]]] = [([], []) for _ in prompts]
     size = target.vocab_size
-    for some in _batches(target, draft, prompts, rollouts, beyond=0):
-        drafted = scores(draft, some.prompts, some.texts, size)
-        q = TokenDistribution.from_logits(sampling, drafted, kept=draft.kept_tokens_below(size))  # (N, k)
-        points = torch.cat([uniforms[row, :count] for row, count in zip(some.rows, some.counts, strict=True)])
+    for batch in _batches(target, draft, prompts, rollouts, extra_tokens=0):
+        drafted = scores(draft, batch.prompts, batch.texts, size)
+        q = TokenDistribution.from_logits(sampling, drafted, kept_tokens=draft.kept_tokens_below(size))  # (N, k)
+        points = torch.cat([uniforms[row, :count] for row, count in zip(batch.rows, batch.counts, strict=True)])
         choice = draw(q.probabilities, points.to(drafted.device)).unsqueeze(-1)  # (N, 1)
         y = (choice if q.tokens is None else q.tokens.gather(-1, choice)).squeeze(-1)
         del drafted
-        accepted = acceptance(some.p(target, sampling), q, y, verifier)
-        parts = zip(*(torch.split(values, some.counts) for values in (y, accepted)), strict=True)
-        for row, (tokens, accept) in zip(some.rows, parts, strict=True):
+        accepted = acceptance(batch.p(target, sampling), q, y, verifier)
+        parts = zip(*(torch.split(values, batch.counts) for values in (y, accepted)), strict=True)
+        for row, (tokens, accept) in zip(batch.rows, parts, strict=True):
             labels[row] = tokens.tolist(), accept.tolist()
     return labels
 
@@ -291,11 +291,11 @@ def overlap(
     """
     result = [[0.0] * len(rollout.tokens) for rollout in rollouts]
     size = target.vocab_size
-    for some in _batches(target, draft, prompts, rollouts, beyond=1):
-        q = TokenDistribution.from_logits(sampling, scores(draft, some.prompts, some.texts, size))
+    for batch in _batches(target, draft, prompts, rollouts, extra_tokens=1):
+        q = TokenDistribution.from_logits(sampling, scores(draft, batch.prompts, batch.texts, size))
         require_finite(float(q.probabilities.sum()))
-        shared = expected_acceptance(some.p(target, sampling), q, verifier)
-        for row, shares in zip(some.rows, torch.split(shared, some.counts), strict=True):
+        shared = expected_acceptance(batch.p(target, sampling), q, verifier)
+        for row, shares in zip(batch.rows, torch.split(shared, batch.counts), strict=True):
             result[row][: len(shares)] = shares.tolist()
     return result
 
@@ -326,11 +326,13 @@ def acceptance_by_exponent(
     """
     sums, count = torch.zeros(len(exponents), dtype=torch.float64), 0
     size = target.vocab_size
-    for some in _batches(target, draft, prompts, rollouts, beyond=0):
-        drafted, p = scores(draft, some.prompts, some.texts, size), some.p(target, sampling)
+    for batch in _batches(target, draft, prompts, rollouts, extra_tokens=0):
+        drafted, p = scores(draft, batch.prompts, batch.texts, size), batch.p(target, sampling)
         count += len(drafted)
         for index, exponent in enumerate(exponents):
-            q = TokenDistribution.from_logits(sampling.to_power(exponent), drafted, kept=draft.kept_tokens_below(size))
+            q = TokenDistribution.from_logits(
+                sampling.to_power(exponent), drafted, kept_tokens=draft.kept_tokens_below(size)
+            )
             sums[index] += expected_acceptance(p, q, INVARIANT).sum().cpu()
     return (sums / max(count, 1)).tolist()
 
@@ -358,23 +360,23 @@ class _Batch(NamedTuple):
 
     def p(self, target: LanguageModel, sampling: SamplingParams) -> TokenDistribution:
         """Return the target's N distributions along the texts: the recorded ones, or those of a forward."""
-        kept = [rollout.p for rollout in self.rollouts if rollout.p is not None]
-        if len(kept) == len(self.rollouts):
-            return TokenDistribution.joined(kept)
+        recorded = [rollout.p for rollout in self.rollouts if rollout.p is not None]
+        if len(recorded) == len(self.rollouts):
+            return TokenDistribution.joined(recorded)
         return TokenDistribution.from_logits(sampling, scores(target, self.prompts, self.texts, target.vocab_size))
 
 
 def _batches(
-    target: LanguageModel, draft: LanguageModel, prompts: list[list[int]], rollouts: list[Rollout], beyond: int
+    target: LanguageModel, draft: LanguageModel, prompts: list[list[int]], rollouts: list[Rollout], extra_tokens: int
 ) -> Iterator[_Batch]:
     """Yield batches of the prompts that the draft can read, with at most :func:`scores_at_once` logits each.
 
     Args:
-        beyond: number of tokens that are kept of a rollout after the last token that the draft can read.
+        extra_tokens: number of tokens that are kept of a rollout after the last token that the draft can read.
     """
     size = draft.vocab_size
     read = {
-        row: rollout.first(readable(rollout.tokens, size) + beyond)
+        row: rollout.first(readable(rollout.tokens, size) + extra_tokens)
         for row, (prompt, rollout) in enumerate(zip(prompts, rollouts, strict=True))
         if can_read(prompt, size)
     }

@@ -57,9 +57,9 @@ class Times:
         Raises:
             InputError: the file of times is missing or damaged.
         """
-        file, again = Path(folder) / TIMES, "run 'specpilot data router' again to measure them"
-        document = read_object(file, again)
-        with naming_file(file, again):
+        file, remedy = Path(folder) / TIMES, "run 'specpilot data router' again to measure them"
+        document = read_object(file, remedy)
+        with naming_file(file, remedy):
             arms = build(list[float], document.get("seconds_per_token"), "seconds_per_token")
             return cls(arms, build(CostModel, document.get("cost"), "cost"))
 
@@ -158,7 +158,7 @@ def speedups(row: RouterRow, arms: Sequence[Arm], times: Times, length: int | No
         times: the times of a draft step of each arm and of a verification.
         length: the draft length; None for the best length of each arm.
     """
-    alone = 1 / times.verify.verification(1)
+    target_rate = 1 / times.verify.verification(1)
     ratios = []
     for arm, seconds, shares in zip(arms, times.arms, row.overlap, strict=True):
         if arm.kind == "autoregressive":
@@ -167,7 +167,7 @@ def speedups(row: RouterRow, arms: Sequence[Arm], times: Times, length: int | No
         cost = replace(times.verify, t_draft=seconds)
         tokens = round_tokens(shares, length or LONGEST_CONSIDERED)
         lengths = range(1, len(tokens)) if length is None else [length]
-        ratios.append(max(tokens[k] / cost.round(k) for k in lengths) / alone)
+        ratios.append(max(tokens[k] / cost.round(k) for k in lengths) / target_rate)
     return ratios
 
 

@@ -51,10 +51,10 @@ class TextFile:
         self._settings = settings_file(path)
         self._lock = FolderLock(self._settings.parent, f"is writing {path.name}")
         try:
-            self._begun = path.exists() and path.stat().st_size > 0
-            if self._begun:
+            self._has_lines = path.exists() and path.stat().st_size > 0
+            if self._has_lines:
                 self._check_identity()
-            self._lines = self._read() if self._begun else {}
+            self._lines = self._read() if self._has_lines else {}
         except BaseException:
             self.close()
             raise
@@ -66,10 +66,12 @@ class TextFile:
         before = read_object(self._settings, REMEDY)
         changes = differences({name: before.get(name) for name in self.identity}, dict(self.identity))
         if changes:
-            shown = "; ".join(f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in changes.items())
+            changed_settings = "; ".join(
+                f"{name} was {short(old)} and is {short(new)}" for name, (old, new) in changes.items()
+            )
             raise InputError(
-                f"{self.path}: belongs to a run with other settings: {shown}; repeat those settings, or choose another "
-                "--output"
+                f"{self.path}: belongs to a run with other settings: {changed_settings}; repeat those settings, or "
+                "choose another --output"
             )
 
     def _read(self) -> dict[int, bytes]:
@@ -105,10 +107,10 @@ class TextFile:
 
     def write(self, text: Mapping[str, object], number: int) -> None:
         """Append the line of text ``number``: its head, then ``text``."""
-        if not self._begun:
+        if not self._has_lines:
             with replacing(self._settings) as file:
                 file.write_text(json.dumps(self.identity, indent=1), encoding="utf-8")
-            self._begun = True
+            self._has_lines = True
         line = f"{json_line({**self.heads[number], **text})}\n".encode()
         with named_errors(self.path), self.path.open("ab") as file:
             file.write(line)

@@ -150,7 +150,7 @@ def write_shards(
     unit_of: Callable[[int], U],
     make_all: Callable[[Mapping[int, Callable[[], U]], OnDone], Iterator[tuple[int, S]]],
     console: Console,
-    needed: Sequence[int] = (),
+    shard_bytes: Sequence[int] = (),
 ) -> bool:
     """Write missing and damaged shards, and mark the dataset as complete.
 
@@ -160,7 +160,7 @@ def write_shards(
         unit_of: returns the unit of a shard by the shard's number.
         make_all: yields the number and the shard of every unit, in any order, as :meth:`Workers.make_all`.
         console: shows the progress.
-        needed: minimum number of bytes of each shard; without it, the free space is not checked.
+        shard_bytes: minimum number of bytes of each shard; without it, the free space is not checked.
 
     Returns:
         False if the dataset was already complete.
@@ -175,16 +175,16 @@ def write_shards(
         console.print(f"{output}: already complete ({counted(total, noun)})")
         return False
     missing = writer.missing(len(texts))
-    done = total - sum(texts[number] for number in missing)
-    if done:
-        console.print(f"{output}: continues after {counted(done, noun)}")
-    space, free = sum(needed[number] for number in missing if needed), disk_free(output)
+    finished = total - sum(texts[number] for number in missing)
+    if finished:
+        console.print(f"{output}: continues after {counted(finished, noun)}")
+    space, free = sum(shard_bytes[number] for number in missing if shard_bytes), disk_free(output)
     if space > free:
         raise InputError(
             f"{output}: needs {space / 1e6:,.1f} MB, but only {free / 1e6:,.1f} MB are free; free space or choose "
             "another place"
         )
-    with progress_bar(console, f"{noun}s", total, done) as advance:
+    with progress_bar(console, f"{noun}s", total, finished) as advance:
         started, tokens = time.perf_counter(), 0
 
         def count(length: int) -> None:

@@ -102,9 +102,9 @@ def notebook_page(path: Path) -> str:
         else:
             parts.append(f"```python\n{source}\n```")
         parts += [output for output in map(output_text, cell.get("outputs", ())) if output]
-    title, _, rest = parts[0].partition("\n")
+    title, _, remainder = parts[0].partition("\n")
     download = f'<a href="{path.name}" download>Download this page as a Jupyter notebook</a>'
-    return "\n\n".join([title, download, rest.strip(), *parts[1:], ""])
+    return "\n\n".join([title, download, remainder.strip(), *parts[1:], ""])
 
 
 def output_text(output: Mapping[str, Any]) -> str:
@@ -153,8 +153,8 @@ def help_of(words: tuple[str, ...]) -> str:
 
 def parse_help(text: str) -> tuple[str, list[tuple[str, str, str, str]]]:
     """Return the description, and the name, type, default and meaning of each option."""
-    _, _, rest = text.partition("\n\n")  # the usage
-    description, _, options = rest.partition("options:\n")
+    _, _, remainder = text.partition("\n\n")  # the usage
+    description, _, options = remainder.partition("options:\n")
     entries: list[list[str]] = []
     for line in options.splitlines():
         if match := re.match(r"  (-\S.*?)(?:  +(\S.*))?$", line):

@@ -37,7 +37,7 @@ class Advisory:
 
 
 @dataclass(frozen=True)
-class Found:
+class InstalledPackage:
     """A version of a package, and where it comes from."""
 
     package: str
@@ -50,7 +50,7 @@ def read_advisories() -> list[Advisory]:
     return [Advisory(**entry) for entry in json.loads(LIST.read_text(encoding="utf-8"))]
 
 
-def audit(versions: Iterable[Found], advisories: list[Advisory]) -> list[str]:
+def audit(versions: Iterable[InstalledPackage], advisories: list[Advisory]) -> list[str]:
     """Return a line for each version that an advisory affects."""
     return [
         f"{package.place}: {package.package} {package.version} is affected by {advisory.id}; "
@@ -61,13 +61,13 @@ def audit(versions: Iterable[Found], advisories: list[Advisory]) -> list[str]:
     ]
 
 
-def all_versions(root: Path = ROOT) -> Iterator[Found]:
+def all_versions(root: Path = ROOT) -> Iterator[InstalledPackage]:
     """Yield installed versions, pinned versions, and the lowest version of each range."""
-    for one in distributions():
-        yield Found(one.name, one.version, "installed")
+    for package in distributions():
+        yield InstalledPackage(package.name, package.version, "installed")
     for line in (root / "constraints.txt").read_text(encoding="utf-8").splitlines():
         if pinned := re.fullmatch(r"([\w.-]+)==([\w.+-]+)", line.strip()):
-            yield Found(pinned[1], pinned[2], "constraints.txt")
+            yield InstalledPackage(pinned[1], pinned[2], "constraints.txt")
     document = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     extras = document["project"]["optional-dependencies"].values()
     ranges = [*document["build-system"]["requires"], *document["project"]["dependencies"], *chain(*extras)]
@@ -75,7 +75,7 @@ def all_versions(root: Path = ROOT) -> Iterator[Found]:
         requirement = Requirement(text)
         for specifier in requirement.specifier:
             if specifier.operator in (">=", "=="):
-                yield Found(requirement.name, specifier.version, "pyproject.toml")
+                yield InstalledPackage(requirement.name, specifier.version, "pyproject.toml")
 
 
 def main() -> int:

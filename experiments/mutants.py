@@ -278,9 +278,11 @@ def main(options: MutantOptions) -> None:
         Random(options.seed).shuffle(names)
         names = names[: options.sample]
         codes = verdicts(folder)
-        left = [name for name in names if codes[name] is None] or [n for n in names if word(codes[n]) not in CAUGHT]
-        if left:
-            run(folder, "-c", RUN, str(options.seconds), "run", "--max-children", "1", *left)
+        remaining = [name for name in names if codes[name] is None] or [
+            n for n in names if word(codes[n]) not in CAUGHT
+        ]
+        if remaining:
+            run(folder, "-c", RUN, str(options.seconds), "run", "--max-children", "1", *remaining)
         codes = verdicts(folder)
         words = {name: word(codes[name]) for name in names}
         for name in names:
@@ -291,7 +293,7 @@ def main(options: MutantOptions) -> None:
                 else:
                     print(difference)
         counts = Counter(words.values())
-        caught = sum(counts[one] for one in CAUGHT)
+        caught = sum(counts[verdict] for verdict in CAUGHT)
         print(
             f"{module}: {caught} of {len(names)} mutants caught, {counts[EQUAL]} equivalent, of {total} in all: "
             f"{dict(counts)}",

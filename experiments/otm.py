@@ -128,18 +128,18 @@ def bench_otm(decoder: SpeculativeDecoder, prompt: str) -> dict[str, Any]:
 
 def plot_otm(result: dict[str, Any], path: Path) -> None:
     """Plot the four figures; lines are closed forms or the optimum, marks are the acceptance of the rules."""
-    figure, (one, two, three, five) = canvases(11, 8, 2, 2)
-    _curves(one, result["uniforms"], "share", "k", {"k_seq": "o"}, "p uniform on 1/{}")
-    one.set_title(f"Figure 1: q = U({SIZE}); circles K-SEQ")
-    shown = [row for row in result["coins"] if row["p"] in COINS]
-    _curves(two, shown, "p", "k", {"otm": "x", "k_seq": "o", "bound": "_"}, "p = Ber({})")
-    two.set_title(f"Figure 2: q = Ber({COIN}); × OTM, ○ K-SEQ, – bound")
-    _curves(three, result["coins"], "k", "p", {"otm": "x"}, "k = {}")
-    three.set_title(f"Figure 3: q = Ber({COIN}); × OTM")
-    five.plot([r["k"] for r in result["models"]], [r["otm"] for r in result["models"]], "x-", label="OTM-k")
-    five.plot([r["k"] for r in result["models"]], [r["k_seq"] for r in result["models"]], "o-", label="K-SEQ")
-    five.set_title(f"Figure 5: {result['pair']}, top {SUPPORT} of each")
-    for axes, x in ((one, "k"), (two, "k"), (three, "p"), (five, "k")):
+    figure, (figure1, figure2, figure3, figure5) = canvases(11, 8, 2, 2)
+    _curves(figure1, result["uniforms"], "share", "k", {"k_seq": "o"}, "p uniform on 1/{}")
+    figure1.set_title(f"Figure 1: q = U({SIZE}); circles K-SEQ")
+    coin_rows = [row for row in result["coins"] if row["p"] in COINS]
+    _curves(figure2, coin_rows, "p", "k", {"otm": "x", "k_seq": "o", "bound": "_"}, "p = Ber({})")
+    figure2.set_title(f"Figure 2: q = Ber({COIN}); × OTM, ○ K-SEQ, – bound")
+    _curves(figure3, result["coins"], "k", "p", {"otm": "x"}, "k = {}")
+    figure3.set_title(f"Figure 3: q = Ber({COIN}); × OTM")
+    figure5.plot([r["k"] for r in result["models"]], [r["otm"] for r in result["models"]], "x-", label="OTM-k")
+    figure5.plot([r["k"] for r in result["models"]], [r["k_seq"] for r in result["models"]], "o-", label="K-SEQ")
+    figure5.set_title(f"Figure 5: {result['pair']}, top {SUPPORT} of each")
+    for axes, x in ((figure1, "k"), (figure2, "k"), (figure3, "p"), (figure5, "k")):
         label(axes, x, "acceptance probability", legend=8)
     save(figure, path)
 

@@ -123,11 +123,11 @@ def select(steps: Sequence[Step], only: Sequence[str] | None) -> list[Step]:
     unknown = sorted(set(only) - names)
     if unknown:
         raise InputError(f"only={unknown[0]!r}: no step has this name; the steps are {', '.join(sorted(names))}")
-    needed = set(only)
+    required_names = set(only)
     for step in reversed(steps):  # a step reads only what earlier ones make
-        if step.name in needed:
-            needed |= {word for line in step.commands for word in re.findall(r"[\w.-]+", line)} & names
-    return [step for step in steps if step.name in needed]
+        if step.name in required_names:
+            required_names |= {word for line in step.commands for word in re.findall(r"[\w.-]+", line)} & names
+    return [step for step in steps if step.name in required_names]
 
 
 def run_steps(steps: Sequence[Step], folder: Path, root: Path, console: Console, *, plan: bool = False) -> None:

@@ -169,11 +169,11 @@ def _entropy(logits: Tensor) -> Tensor:
     return -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1).mean()
 
 
-def _bisect(rising: Callable[[float], float], low: float, high: float, wanted: float) -> float:
-    """Return the positive argument at which an increasing function has the value ``wanted``."""
+def _bisect(rising: Callable[[float], float], low: float, high: float, goal: float) -> float:
+    """Return the positive argument at which an increasing function has the value ``goal``."""
     for _ in range(STEPS):
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if rising(middle) < wanted else (low, middle)
+        low, high = (middle, high) if rising(middle) < goal else (low, middle)
     return math.sqrt(low * high)
 
 

@@ -129,7 +129,7 @@ class Builder:
         plan = plan.loaded(self.models.target, self.models.drafting)
         logger.debug("costs: %s", plan.costs.describe())
         if isinstance(plan.costs, MeasuredCosts):
-            plan = plan.priced(self._measure())
+            plan = plan.with_measured_costs(self._measure())
         tree_rule = _grows(plan.drafting) and plan.verifier.rule != INVARIANT
         verify = candidates if tree_rule else parse_verifier(plan.verifier.name)[1]
         arms = self._arms(plan)
@@ -269,7 +269,7 @@ class Builder:
                 cost,
                 plan.pair_check,
             )
-            self._lengths[key] = controller.repriced(adapt=True) if adapt else controller
+            self._lengths[key] = controller.with_costs(adapt=True) if adapt else controller
         return self._lengths[key]
 
     def _ngram(self, lookup: Lookup, plan: Plan) -> Ngram:

@@ -63,18 +63,18 @@ class TokenDistribution:
         size: vocabulary size V.
 
     Attributes:
-        whole: for a part of a larger distribution: the larger one, and the indices in it of this part's first row and
+        parent: for a part of a larger distribution: the larger one, and the indices in it of this part's first row and
             of the row after its last. ``lists`` are read for the larger one, with one read by the host. Otherwise None.
     """
 
-    whole: tuple[TokenDistribution, int, int] | None = None
+    parent: tuple[TokenDistribution, int, int] | None = None
 
     def __init__(self, probabilities: Tensor, tokens: Tensor | None, size: int) -> None:
         self.probabilities, self.tokens, self.size = probabilities, tokens, size
 
     @classmethod
     def from_logits(
-        cls, sampling: SamplingParams, logits: Tensor, size: int | None = None, kept: Tensor | None = None
+        cls, sampling: SamplingParams, logits: Tensor, size: int | None = None, kept_tokens: Tensor | None = None
     ) -> TokenDistribution:
         """Return the distributions for ``logits``.
 
@@ -82,12 +82,14 @@ class TokenDistribution:
             sampling: the sampling parameters.
             logits: (N, V') logits; vocabularies may be padded to V'.
             size: V, to which the logits are cut. Default: V'.
-            kept: (M,) the only tokens with finite logits, all below V; None for all.
+            kept_tokens: (M,) the only tokens with finite logits, all below V; None for all.
         """
         size = logits.shape[-1] if size is None else size
-        if kept is not None:  # M numbers instead of V
-            probabilities, places = sampling.top(logits[:, kept])
-            return cls(probabilities, kept.expand(len(logits), -1) if places is None else kept[places], size)
+        if kept_tokens is not None:  # M numbers instead of V
+            probabilities, places = sampling.top(logits[:, kept_tokens])
+            return cls(
+                probabilities, kept_tokens.expand(len(logits), -1) if places is None else kept_tokens[places], size
+            )
         if logits.shape[-1] > size:
             logits = logits[:, :size]
         return cls(*sampling.top(logits), size)
@@ -111,9 +113,9 @@ class TokenDistribution:
         """
         if self.tokens is None or self.tokens.shape[1] > FEW:
             return None
-        if self.whole is not None:
-            whole, start, end = self.whole
-            return None if whole.lists is None else whole.lists[start:end]
+        if self.parent is not None:
+            parent, start, end = self.parent
+            return None if parent.lists is None else parent.lists[start:end]
         if self.probabilities.device.type == "cpu":
             return list(zip(self.probabilities.tolist(), self.tokens.tolist(), strict=True))
         return read_together(self.probabilities, self.tokens)
@@ -148,7 +150,7 @@ class TokenDistribution:
         part = TokenDistribution(
             self.probabilities[start:end], None if self.tokens is None else self.tokens[start:end], self.size
         )
-        part.whole = self, start, end
+        part.parent = self, start, end
         return part
 
     def take(self, rows: list[int]) -> TokenDistribution:
@@ -192,8 +194,10 @@ class TokenDistribution:
         if self.lists is None or other.lists is None:
             if self.tokens is None:
                 return rng.sample(residual(scale * self.dense[row], other.dense[0]))
-            kept = self.tokens[row]  # the order of the lists, so that the same random number draws the same token
-            return self.token(row, rng.sample(residual(scale * self.probabilities[row], other.dense[0][kept])))
+            listed_tokens = self.tokens[
+                row
+            ]  # the order of the lists, so that the same random number draws the same token
+            return self.token(row, rng.sample(residual(scale * self.probabilities[row], other.dense[0][listed_tokens])))
         probabilities, tokens = self.lists[row]
         q = dict(zip(other.lists[0][1], other.lists[0][0], strict=True))
         remaining = [max(0.0, scale * p - q.get(token, 0.0)) for p, token in zip(probabilities, tokens, strict=True)]
@@ -506,11 +510,11 @@ class Drafter(ABC):
 
     Attributes:
         reads_states: whether the drafter reads ``Request.states``, the target's hidden states.
-        alone: whether all requests of the round use this drafter; set by the engine before :meth:`propose`.
+        is_only_drafter: whether all requests of the round use this drafter; set by the engine before :meth:`propose`.
     """
 
     reads_states = False
-    alone = True
+    is_only_drafter = True
 
     def start(self, requests: Sequence[Request]) -> None:  # noqa: B027 — not every drafter prepares something
         """Add requests whose prompts the target has read."""

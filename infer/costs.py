@@ -116,7 +116,7 @@ def step_times(
     drafts = [model for model in models if model is not None]
     verify: dict[int, list[float]] = {n: [] for n in read}
     draft: list[list[float]] = [[] for _ in drafts]
-    again = [*islice(cycle(prompt), max(read))]
+    repeated_prompt = [*islice(cycle(prompt), max(read))]
     readers = [_read(target, prompt)]
     _settle(target)
     prefill = time.perf_counter() - began
@@ -131,11 +131,11 @@ def step_times(
         for turn in range(WARM + repeats):
             for n in read:
                 before = 1 if n > 1 and drafts else 0
-                readers[before].read(again[:1])
+                readers[before].read(repeated_prompt[:1])
                 readers[before].crop(lengths[before])
                 _settle(readers[before].model)
                 started = time.perf_counter()
-                logits, _ = readers[0].read(again[:n])
+                logits, _ = readers[0].read(repeated_prompt[:n])
                 _ = TokenDistribution.from_logits(sampling, logits).lists
                 _settle(target)
                 verify[n].append(time.perf_counter() - started)
@@ -143,10 +143,10 @@ def step_times(
                 yield
             for i, (reader, seconds, length) in enumerate(zip(readers[1:], draft, lengths[1:], strict=True)):
                 if i:  # a draft follows a forward of the target, as in decoding; after another draft it would be faster
-                    readers[0].read(again[:1])
+                    readers[0].read(repeated_prompt[:1])
                     readers[0].crop(lengths[0])
                 started = time.perf_counter()
-                drafted = _draft(reader, again[0], sampling, RandomSource(turn), target.vocab_size, until)
+                drafted = _draft(reader, repeated_prompt[0], sampling, RandomSource(turn), target.vocab_size, until)
                 _settle(reader.model)
                 seconds.append((time.perf_counter() - started) / drafted)
                 reader.crop(length)
@@ -229,10 +229,10 @@ def _draft(
     reader: TextReader, token: int, sampling: SamplingParams, rng: RandomSource, vocab_size: int, until: float
 ) -> int:
     """Draft as the decoder does, after ``token``, with a forward and a draw for each token; return their number."""
-    kept = reader.model.kept_tokens_below(vocab_size)
+    kept_tokens = reader.model.kept_tokens_below(vocab_size)
     for drafted in range(1, DRAFTED + 1):
         logits, _ = reader.read([token])
-        token = TokenDistribution.from_logits(sampling, logits, vocab_size, kept).sample(0, rng)
+        token = TokenDistribution.from_logits(sampling, logits, vocab_size, kept_tokens).sample(0, rng)
         if time.perf_counter() >= until:
             return drafted
     return DRAFTED

@@ -538,12 +538,12 @@ class SpeculativeDecoder:
     def _warn_of_short_drafts(self) -> None:
         """Warn of drafts that read shorter texts than the target, which decodes longer texts without them."""
         longest = math.inf if self.context is None else self.context
-        rest = "with n-gram drafts alone" if isinstance(self.plan.drafting, Mixed) else "without drafts"
+        continuation = "with n-gram drafts alone" if isinstance(self.plan.drafting, Mixed) else "without drafts"
         for model in dict.fromkeys(self._draft_models()):
             if model.context is not None and model.context < longest:
                 warnings.warn(
                     f"{model.model.name_or_path or model.name}: the draft reads texts of at most {model.context} "
-                    f"tokens; longer ones go on {rest}",
+                    f"tokens; longer ones go on {continuation}",
                     stacklevel=3,
                 )
 

@@ -73,7 +73,7 @@ def distributions(
     logits: Tensor,
     counts: Sequence[int],
     size: int | None = None,
-    kept: Tensor | None = None,
+    kept_tokens: Tensor | None = None,
 ) -> list[TokenDistribution]:
     """Return the distributions of several requests; those with the same sampling parameters are computed together.
 
@@ -81,10 +81,10 @@ def distributions(
         samplings: the sampling parameters of each request.
         logits: (N, V') logits.
         counts: the number of rows of ``logits`` of each request.
-        size, kept: as for :meth:`TokenDistribution.from_logits`.
+        size, kept_tokens: as for :meth:`TokenDistribution.from_logits`.
     """
     if len(samplings) == 1:
-        return [TokenDistribution.from_logits(samplings[0], logits, size, kept)]
+        return [TokenDistribution.from_logits(samplings[0], logits, size, kept_tokens)]
     groups: dict[SamplingParams, list[int]] = {}
     for i, sampling in enumerate(samplings):
         groups.setdefault(sampling, []).append(i)
@@ -92,7 +92,7 @@ def distributions(
     results: dict[int, TokenDistribution] = {}
     for sampling, places in groups.items():
         rows = logits if pieces is None else torch.cat([pieces[i] for i in places])
-        joined = TokenDistribution.from_logits(sampling, rows, size, kept)
+        joined = TokenDistribution.from_logits(sampling, rows, size, kept_tokens)
         start = 0
         for i in places:
             results[i] = joined if counts[i] == len(rows) else joined.part(start, start + counts[i])

@@ -132,7 +132,7 @@ class Engine:
             request.length.shared_by(len(requests))
             groups.setdefault(request.drafter, []).append(request)
         for drafter, group in groups.items():
-            drafter.alone = len(group) == len(requests)
+            drafter.is_only_drafter = len(group) == len(requests)
             drafts |= zip(group, drafter.propose(group), strict=True)
         if not self.target.reads_drawn:
             drafts = {request: draft.read_back(request.rng, request.stop_tokens) for request, draft in drafts.items()}
@@ -140,25 +140,25 @@ class Engine:
 
     def _forward(self, drafts: dict[Request, Draft]) -> dict[Request, TargetOutput]:
         """Run one target forward for all requests, except those whose drafts the target has already read."""
-        reading = [request for request, draft in drafts.items() if not draft.from_target]
-        if not reading:
+        reading_requests = [request for request, draft in drafts.items() if not draft.from_target]
+        if not reading_requests:
             return {}
-        reads = [self._to_read(request, drafts[request]) for request in reading]
+        reads = [self._to_read(request, drafts[request]) for request in reading_requests]
         logits, states = self.target.forward(self.cache, reads)
         counts = [read.keep for read in reads]
         p: Sequence[TokenDistribution]
-        if len(reading) == 1 and not self.target.on_accelerator and not drafts[reading[0]].is_chain:
-            p = [RowwiseDistribution(reading[0].sampling, logits)]
+        if len(reading_requests) == 1 and not self.target.on_accelerator and not drafts[reading_requests[0]].is_chain:
+            p = [RowwiseDistribution(reading_requests[0].sampling, logits)]
         else:
-            p = distributions([request.sampling for request in reading], logits, counts)
-            indices = [i for i, request in enumerate(reading) if drafts[request].on_host]
+            p = distributions([request.sampling for request in reading_requests], logits, counts)
+            indices = [i for i, request in enumerate(reading_requests) if drafts[request].on_host]
             if indices:
                 moved = dict(zip(indices, on_host([p[i] for i in indices]), strict=True))
                 p = [moved.get(i, distribution) for i, distribution in enumerate(p)]
         parts = zip(
             p, torch.split(states, [read.kept_states for read in reads]), torch.split(logits, counts), strict=True
         )
-        return {request: TargetOutput(*part) for request, part in zip(reading, parts, strict=True)}
+        return {request: TargetOutput(*part) for request, part in zip(reading_requests, parts, strict=True)}
 
     def _to_read(self, request: Request, draft: Draft) -> Read:
         """Return the read of the new tokens of the request's text and of its draft."""

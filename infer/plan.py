@@ -393,11 +393,11 @@ class Plan:
 
     def loaded(self, target: LanguageModel, drafts: Sequence[LanguageModel]) -> Plan:
         """Return the same plan with the precision, the device and the forward of the loaded models."""
-        facts = {id(spec): spec.loaded(model) for spec, model in zip(self.drafts, drafts, strict=True)}
-        drafting = _replace_parts(self.drafting, lambda part: facts.get(id(part), part))
+        loaded_specs = {id(spec): spec.loaded(model) for spec, model in zip(self.drafts, drafts, strict=True)}
+        drafting = _replace_parts(self.drafting, lambda part: loaded_specs.get(id(part), part))
         return replace(self, target=self.target.loaded(target), drafting=drafting)
 
-    def priced(self, cost: CostModel) -> Plan:
+    def with_measured_costs(self, cost: CostModel) -> Plan:
         """Return the same plan with the measured costs ``cost`` in place of costs that were to be measured."""
         measured = PresetCosts(cost, "measured when the models were loaded", adapt=True)
         drafting = _replace_parts(self.drafting, lambda part: measured if isinstance(part, MeasuredCosts) else part)
@@ -765,8 +765,8 @@ def rule_of(length: Length) -> LengthController | None:
     if isinstance(length, ControllerLength):
         return length.controller
     costs = length.costs.cost if isinstance(length.costs, PresetCosts) else ASSUMED
-    unpriced = isinstance(length.costs, NoCosts) or not takes_cost(length.name)
-    return load_rule(length.name, None if unpriced else costs)
+    without_costs = isinstance(length.costs, NoCosts) or not takes_cost(length.name)
+    return load_rule(length.name, None if without_costs else costs)
 
 
 def grows_trees(length: LengthController | None) -> bool:
@@ -1001,9 +1001,9 @@ def _arm_names(router: Name | Router, draft: Any) -> tuple[str, ...]:
     if names is not None:
         return names
     # For a local model the checkpoint has the folder's name, which may be here or beside the checkpoint.
-    beside = {arm.name: Path(router).expanduser().parent / arm.name for arm in config.arms}
-    keeps_name = {name: Path(name).exists() or not path.is_dir() for name, path in beside.items()}
-    return tuple(name if keeps_name[name] else str(path) for name, path in beside.items())
+    sibling_folders = {arm.name: Path(router).expanduser().parent / arm.name for arm in config.arms}
+    keeps_name = {name: Path(name).exists() or not path.is_dir() for name, path in sibling_folders.items()}
+    return tuple(name if keeps_name[name] else str(path) for name, path in sibling_folders.items())
 
 
 def _loaded_routing(routing: Routing, options: DecodingOptions) -> Routed:

@@ -217,8 +217,8 @@ def _clock(day: str) -> str:
     """Return the beginning of a chat template that sets ``strftime_now`` to the first minute of ``day``."""
     names = [f"%{flag}{letter}" for flag in ("-", "") for letter in "aAbBcdeFGHIjmMpSTuUVwWxXyYZ"]
     values = [(name, date.fromisoformat(day).strftime(name)) for name in names]
-    written = "".join(f"|replace({json.dumps(name)}, {json.dumps(value)})" for name, value in values)
-    return "{%- macro strftime_now(format) -%}{{- format" + written + " -}}{%- endmacro +%}"
+    replacements = "".join(f"|replace({json.dumps(name)}, {json.dumps(value)})" for name, value in values)
+    return "{%- macro strftime_now(format) -%}{{- format" + replacements + " -}}{%- endmacro +%}"
 
 
 PROBE = "specpilot"  # content of messages that test templates
@@ -232,15 +232,15 @@ def _forms(tokenizer: PreTrainedTokenizerBase, template: str) -> tuple[bool, boo
     """
     call = {"id": "123456789", "type": "function", "function": {"name": "f", "arguments": {PROBE: 1}}}
     calling = {"role": "assistant", "content": "", "tool_calls": [call]}
-    shown = []
-    for content, more in ((PROBE, []), ([{"type": "text", "text": PROBE}], []), ("a", [calling])):
+    is_supported = []
+    for content, further_messages in ((PROBE, []), ([{"type": "text", "text": PROBE}], []), ("a", [calling])):
         text = ""
         with suppress(Exception):  # a template is a program and may raise anything
-            messages: list[Any] = [{"role": "user", "content": content}, *more]
+            messages: list[Any] = [{"role": "user", "content": content}, *further_messages]
             text = str(tokenizer.apply_chat_template(messages, tokenize=False))
-        printed = [f"'{PROBE}'"] if more else ["'type'", '"type"']  # an object or a list as it prints
-        shown.append(PROBE in text and not any(form in text for form in printed))
-    return shown[0], shown[1], shown[2]
+        printed = [f"'{PROBE}'"] if further_messages else ["'type'", '"type"']  # an object or a list as it prints
+        is_supported.append(PROBE in text and not any(form in text for form in printed))
+    return is_supported[0], is_supported[1], is_supported[2]
 
 
 def _in_form(messages: list[Message], forms: tuple[bool, bool, bool]) -> list[Message]:
@@ -383,12 +383,12 @@ def _unpadded(ids: Prompt, mask: Any, name: str) -> list[int]:
         raise InputError(f"{name}: must have the shape of input_ids; give one entry for each id")
     if any(entry not in (0, 1) for entry in mask):
         raise InputError(f"{name}: entries other than 0 and 1; mark padding with 0 and text with 1")
-    kept: list[Any] = [token for token, real in zip(ids, mask, strict=True) if real]
-    if not kept:
+    unpadded: list[Any] = [token for token, real in zip(ids, mask, strict=True) if real]
+    if not unpadded:
         raise InputError(f"{name}: 0 everywhere, so the prompt is empty; give at least one token")
     if sum(before != after for before, after in pairwise([0, *map(int, mask), 0])) > 2:
         raise InputError(f"{name}: zeros within the text; only padding on the left or right can be removed")
-    return kept
+    return unpadded
 
 
 def _token(element: Any, name: str) -> int:

@@ -73,7 +73,7 @@ class RoundRecorder(RoundHook):
 
     def _drafted(self, request: Request, draft: Draft, p: TokenDistribution) -> list[DraftedToken]:
         """Return the record of a verified draft; ``p`` holds the target's distributions."""
-        kept = request.output.rounds[-1].path
+        accepted_nodes = request.output.rounds[-1].path
         predicted: list[float] = []
         if isinstance(request.length, RateOptimal) and draft.tokens:
             predicted = request.length.predicted
@@ -85,7 +85,7 @@ class RoundRecorder(RoundHook):
             prediction = predicted[index] if 0 <= index < len(predicted) else None
             position = len(ancestors_of(draft.parents, node))
             records.append(
-                DraftedToken(token, row.of([token])[0], q.of([token])[0], prediction, position, node in kept)
+                DraftedToken(token, row.of([token])[0], q.of([token])[0], prediction, position, node in accepted_nodes)
             )
         return records
 

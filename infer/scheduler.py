@@ -126,18 +126,18 @@ class Scheduler:
         """Admit requests and run one round for all running requests."""
         self._exclusively(self._round)
 
-    def _wait(self, done: Callable[[], bool]) -> None:
-        """Run rounds, or wait for rounds of another thread, until ``done`` returns true."""
+    def _wait(self, is_done: Callable[[], bool]) -> None:
+        """Run rounds, or wait for rounds of another thread, until ``is_done`` returns true."""
         notifications: SimpleQueue[None] = SimpleQueue()
         listener = weakref.ref(notifications)
         self._listeners.append(listener)
         try:
-            while not done():
+            while not is_done():
                 if self._rounds.locked():
                     with suppress(Empty):
                         notifications.get(timeout=PATIENCE)
                     continue
-                self._exclusively(lambda: None if done() else self._next_round())
+                self._exclusively(lambda: None if is_done() else self._next_round())
                 self._notify()
         finally:
             self._listeners.remove(listener)
@@ -246,11 +246,11 @@ class Scheduler:
 
     def _too_long(self, request: Request) -> InputError:
         """Return the error for a request that needs more memory than is free."""
-        needed, free = self.engine.growth([request]) / 2**30, (self.engine.free_bytes() or 0) / 2**30
+        required, free = self.engine.growth([request]) / 2**30, (self.engine.free_bytes() or 0) / 2**30
         return InputError(
             f"prompt: keys and values of {len(request.prompt):,} tokens and max_new_tokens={request.budget:,} take "
-            f"{needed:,.2f} GiB, and {free:,.2f} GiB of {self.engine.target.device} are free; take fewer new tokens or "
-            "a shorter prompt"
+            f"{required:,.2f} GiB, and {free:,.2f} GiB of {self.engine.target.device} are free; take fewer new tokens "
+            "or a shorter prompt"
         )
 
     def _retire(self) -> None:

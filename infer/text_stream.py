@@ -117,7 +117,7 @@ class TextStream:
 
     def _unreturned(self) -> str:
         """Return the text that would follow if the text ended here."""
-        return "" if self.ended else self._visible((self._pending + self._words.rest())[self._before :])
+        return "" if self.ended else self._visible((self._pending + self._words.undecided())[self._before :])
 
     def _step(self, token: int) -> str:
         """Add one token, and return the new text."""
@@ -135,7 +135,7 @@ class TextStream:
             self._pending += self._words.push([token])
         if token in self._marks:
             self._pending += self._words.settle() + self._marks[token]
-        text = self._pending + self._words.rest()
+        text = self._pending + self._words.undecided()
         matches = []
         for stop in self._stops:
             position = text.find(stop, max(0, self._before + 1 - len(stop)))  # only strings that end in the answer
@@ -147,9 +147,9 @@ class TextStream:
         if last or matches:
             self.ended = True
             return text[self._before :]
-        kept = len(self._pending) - count_held_back(self._pending, self._stops)
-        piece, self._pending = self._pending[self._before : kept], self._pending[kept:]
-        self._before = max(0, self._before - kept)
+        end = len(self._pending) - count_held_back(self._pending, self._stops)
+        piece, self._pending = self._pending[self._before : end], self._pending[end:]
+        self._before = max(0, self._before - end)
         return piece
 
     def _visible(self, text: str) -> str:
@@ -177,8 +177,8 @@ def _marks(tokenizer: PreTrainedTokenizerBase, style: TextStyle) -> dict[int, st
     special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
     special |= set(tokenizer.all_special_tokens)
     # The longest first, because a token may be part of another.
-    used = sorted((mark for mark in special if any(mark in stop for stop in style.stop)), key=len, reverse=True)
-    return {int(tokenizer.convert_tokens_to_ids(mark)): chr(0xDC00 + i) for i, mark in enumerate(used)}  # type: ignore[arg-type]
+    stop_marks = sorted((mark for mark in special if any(mark in stop for stop in style.stop)), key=len, reverse=True)
+    return {int(tokenizer.convert_tokens_to_ids(mark)): chr(0xDC00 + i) for i, mark in enumerate(stop_marks)}  # type: ignore[arg-type]
 
 
 class Detokenizer:
@@ -199,7 +199,7 @@ class Detokenizer:
         awaited: special tokens that change the text before them; text is held back until one of them.
         window: the tokens that are decoded together.
         returned_tokens: number of the window's tokens whose text has been returned.
-        certain: number of the window's tokens whose text later tokens cannot change.
+        final_tokens: number of the window's tokens whose text later tokens cannot change.
         text: the text of the returned tokens.
     """
 
@@ -208,30 +208,30 @@ class Detokenizer:
         self.cleans = _cleans_up(tokenizer)
         self.awaited = frozenset() if skip_special_tokens else _rewriting(tokenizer)
         self.window = self._end_of(list(context))
-        self.returned_tokens = self.certain = len(self.window)
+        self.returned_tokens = self.final_tokens = len(self.window)
         self.text = self._decode(self.window)
 
     def push(self, tokens: Sequence[int]) -> str:
         """Add ``tokens``, and return the new text that later tokens cannot change."""
         for token in tokens:
             self.window.append(token)
-            in_run = self.certain < len(self.window) - 1 and self._decode([token]) == ""  # an unseen special token
+            in_run = self.final_tokens < len(self.window) - 1 and self._decode([token]) == ""  # an unseen special token
             if self.awaited:
-                self.certain = len(self.window) if token in self.awaited else self.certain
+                self.final_tokens = len(self.window) if token in self.awaited else self.final_tokens
             elif not in_run and not BYTE.fullmatch(_piece(self.tokenizer, token)):
-                self.certain = len(self.window)
-        text = self._decode(self.window[: self.certain])
+                self.final_tokens = len(self.window)
+        text = self._decode(self.window[: self.final_tokens])
         if self.cleans:
             return self._take_new_text(text[: _last_word(text)], is_complete=False)
         return self._take_new_text(text.rstrip(INCOMPLETE), is_complete=not text.endswith(INCOMPLETE))
 
-    def rest(self) -> str:
+    def undecided(self) -> str:
         """Return the text that would follow if the text ended here."""
         return _beyond(self.text, self._decode(self.window))
 
     def settle(self) -> str:
         """Return the :meth:`rest`, as if later tokens could not change it."""
-        text, self.certain = self.rest(), len(self.window)
+        text, self.final_tokens = self.undecided(), len(self.window)
         self.text = self._decode(self.window)
         return text
 
@@ -240,17 +240,17 @@ class Detokenizer:
 
         Args:
             text: text of the window that later tokens cannot change.
-            is_complete: whether ``text`` is the text of all tokens before ``certain``.
+            is_complete: whether ``text`` is the text of all tokens before ``final_tokens``.
         """
         piece = _beyond(self.text, text)
         if piece:
             self.text = text
-            new_tokens = self.window[self.returned_tokens : self.certain]
+            new_tokens = self.window[self.returned_tokens : self.final_tokens]
             if is_complete and len(self.window) > WINDOW and self._is_context(new_tokens):
                 self.window = self.window[self.returned_tokens :]
                 self.text = self._decode(new_tokens)
-                self.certain -= self.returned_tokens
-            self.returned_tokens = self.certain if is_complete else self.returned_tokens
+                self.final_tokens -= self.returned_tokens
+            self.returned_tokens = self.final_tokens if is_complete else self.returned_tokens
         return piece
 
     def _end_of(self, context: list[int]) -> list[int]:
@@ -324,8 +324,8 @@ def _rewriting(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     if plain is None:
         return frozenset()
     before = [min(special), plain]
-    kept = decode(tokenizer, [*before, before[0]]).startswith(decode(tokenizer, before))
-    return frozenset() if kept else special
+    is_kept = decode(tokenizer, [*before, before[0]]).startswith(decode(tokenizer, before))
+    return frozenset() if is_kept else special
 
 
 def _last_word(text: str) -> int:

@@ -162,7 +162,7 @@ class CausalLM(LanguageModel):
         cache: RaggedKVCache,
         tokens: Tensor,
         keep: int,
-        kept: int,
+        kept_states: int,
         mask: Any = None,
         positions: Tensor | None = None,
         states: Tensor | None = None,
@@ -174,7 +174,7 @@ class CausalLM(LanguageModel):
             cache: the cache, with a plan.
             tokens: (B, n) the tokens to read.
             keep: number of last tokens with logits.
-            kept: number of last tokens with hidden states, at least ``keep``.
+            kept_states: number of last tokens with hidden states, at least ``keep``.
             mask: additive mask, or a dict of masks by layer type. Default: the model's own mask.
             positions: (B, n) the tokens' positions. Default: the model's own.
             states: (B, n, d) the states before each token, for models that read states. Default: zeros.
@@ -185,7 +185,7 @@ class CausalLM(LanguageModel):
         """
         inputs: dict[str, Any] = {"past_key_values": cache, "use_cache": True, **self._inputs(tokens, states)}
         if self._keeps_logits:
-            inputs["logits_to_keep"] = kept
+            inputs["logits_to_keep"] = kept_states
         if mask is not None:
             inputs["attention_mask"] = mask
         if positions is not None:
@@ -193,8 +193,10 @@ class CausalLM(LanguageModel):
         model, inner = self.packed, self._inner
         if fixed is not None:
             model, inner = fixed.model, [fixed.layers[layer - 1] for layer in self.state_layers]
-        logits, hidden = forward_with_hidden(model, None if keep == kept else partial(_last, keep), inner, **inputs)
-        return logits[:, -keep:], hidden[:, -kept:]
+        logits, hidden = forward_with_hidden(
+            model, None if keep == kept_states else partial(_last, keep), inner, **inputs
+        )
+        return logits[:, -keep:], hidden[:, -kept_states:]
 
     def _inputs(self, tokens: Tensor, states: Tensor | None) -> dict[str, Tensor]:
         """Return the keyword for the model's input: token ids, or embeddings made of tokens and states (B, n, d)."""

@@ -98,7 +98,7 @@ class EncoderDecoder(CausalLM):
         cache: RaggedKVCache,
         tokens: Tensor,
         keep: int,
-        kept: int,
+        kept_states: int,
         mask: Tensor | dict[str, Tensor] | None = None,
         positions: Tensor | None = None,
         states: Tensor | None = None,
@@ -114,7 +114,7 @@ class EncoderDecoder(CausalLM):
             past_key_values=EncoderDecoderCache(cache, crossed if rows == 1 else _repeated(crossed, rows)),
             use_cache=True,
         )
-        return logits[:, -keep:], hidden[:, -kept:]
+        return logits[:, -keep:], hidden[:, -kept_states:]
 
 
 def _repeated(crossed: DynamicCache, rows: int) -> DynamicCache:

@@ -211,7 +211,7 @@ class Padded(TextByText):
         assert model.types is not None
         plan = cache.start_forward([read.text for read in reads], [len(read.tokens) for read in reads])
         keep = max(read.keep for read in reads)
-        kept = max(read.kept_states for read in reads)
+        kept_states = max(read.kept_states for read in reads)
         rows = [cache.rows[read.text] - plan.low for read in reads]
         inputs, states = place_tokens(plan, reads, cache).to(model.device, non_blocking=True), None
         if model.reads_states:
@@ -224,9 +224,12 @@ class Padded(TextByText):
         mask = scores if model.types.by_type else next(iter(scores.values()))
         tokens, positions = inputs[..., 0], inputs[..., 1]
         put_drawn(reads, rows, tokens)
-        logits, hidden = model.run(cache, tokens, keep, kept, mask, positions, states)
+        logits, hidden = model.run(cache, tokens, keep, kept_states, mask, positions, states)
         cache.end_forward()
-        picked = ends(rows, [read.keep for read in reads], keep), ends(rows, [read.kept_states for read in reads], kept)
+        picked = (
+            ends(rows, [read.keep for read in reads], keep),
+            ends(rows, [read.kept_states for read in reads], kept_states),
+        )
         return _rows(logits.flatten(0, 1), picked[0]), _rows(hidden.flatten(0, 1), picked[1])
 
     @torch.inference_mode()

@@ -158,15 +158,15 @@ class FusedLayers:
         x = F.embedding(tokens, self.embedding).view(batch * n, -1)  # (N, d), N = B·n
         width, size = x.shape[-1:], (self.head_size,)
         inner: list[Tensor] = []
-        for number, (layer, kept) in enumerate(zip(self.layers, buffers, strict=False), 1):  # an early exit has fewer
+        for number, (layer, cached) in enumerate(zip(self.layers, buffers, strict=False), 1):  # an early exit has fewer
             normed = self.norm_rows(x, width, layer.attention_norm, self.eps)
             heads = F.linear(normed, layer.qkv, layer.bias).view(batch * n, -1, self.head_size)  # (N, H + 2 H_kv, D)
             if layer.head_norm is not None:
                 rotated_heads = heads[:, : self.heads + self.kv_heads]
                 torch.mul(F.rms_norm(rotated_heads, size, None, self.eps), layer.head_norm, out=rotated_heads)
-            q = self.rotate_and_write(heads, cos, sin, kept, rows, columns)
+            q = self.rotate_and_write(heads, cos, sin, cached, rows, columns)
             mixed = self._attend(
-                q.reshape(batch, n, self.heads, self.head_size), kept[0, :batch], kept[1, :batch], mask
+                q.reshape(batch, n, self.heads, self.head_size), cached[0, :batch], cached[1, :batch], mask
             )
             # In place, unless the last layer's output is returned as well.
             add = Tensor.addmm if number - 1 in self.state_layers else Tensor.addmm_
@@ -180,7 +180,7 @@ class FusedLayers:
         hidden = F.rms_norm(x, x.shape[-1:], self.norm, self.eps)
         logits = F.linear(hidden, self.head)
         if self.trimmed is not None:
-            logits = self.trimmed.spread(logits)
+            logits = self.trimmed.scatter_logits(logits)
         if inner:
             hidden = torch.cat([hidden, *inner], -1)
         return logits.view(batch, keep, -1), hidden.view(batch, keep, -1)
@@ -225,18 +225,18 @@ def _last(values: Tensor, batch: int, keep: int) -> Tensor:
     return values.view(batch, -1, values.shape[-1])[:, -keep:].reshape(batch * keep, -1)
 
 
-def rotate_and_write(heads: Tensor, cos: Tensor, sin: Tensor, kept: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def rotate_and_write(heads: Tensor, cos: Tensor, sin: Tensor, cached: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Rotate queries and keys, write keys and values, and return the queries (N, H, D).
 
     Args:
         heads: (N, H + 2 H_kv, D) queries, keys and values.
         cos, sin: (N, H + 2 H_kv, D) cosines and signed sines of the angles.
-        kept: (2, rows, H_kv, C, D) the buffer of keys and values, changed in place.
+        cached: (2, rows, H_kv, C, D) the buffer of keys and values, changed in place.
         rows, columns: (N,) places of each token's keys and values in the buffer.
     """
     heads = torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, -1), sin)
-    count = kept.shape[2]
-    kept[:, rows, :, columns] = heads[:, -2 * count :].view(len(heads), 2, count, -1)
+    count = cached.shape[2]
+    cached[:, rows, :, columns] = heads[:, -2 * count :].view(len(heads), 2, count, -1)
     return heads[:, : -2 * count]
 
 
@@ -265,12 +265,12 @@ def joined_rows(parts: Sequence[nn.Parameter]) -> Tensor:
     rows = [len(part) for part in parts]
     if consecutive:
         return first.detach().as_strided((sum(rows), *first.shape[1:]), first.stride(), first.storage_offset())
-    whole = torch.cat([part.detach() for part in parts])
+    fused = torch.cat([part.detach() for part in parts])
     if any(part.is_inference() for part in parts):
-        return whole
-    for part, values in zip(parts, torch.split(whole, rows), strict=True):
+        return fused
+    for part, values in zip(parts, torch.split(fused, rows), strict=True):
         part.data = values
-    return whole
+    return fused
 
 
 def _epsilon(model: PreTrainedModel) -> float | None:

@@ -269,11 +269,11 @@ class RaggedKVCache(Cache, TextCache):
         rows = max(self.n_rows, self._rows_for(len(self.texts) + len(reserves)))
         needed = max([*self.reserved, *self.lengths, *reserves]) + 1
         columns = max(self.n_columns, size_above(needed, self.least) if self.static else needed)
-        each = self.column_bytes
+        column_bytes = self.column_bytes
         before = self.n_rows * self.n_columns if self.initialized else 0
         # A layer's buffers are copied to larger ones before they are freed.
-        copied = each * before // len(self.ragged_layers) if rows * columns > before else 0
-        return each * (rows * columns - before) + copied
+        copied = column_bytes * before // len(self.ragged_layers) if rows * columns > before else 0
+        return column_bytes * (rows * columns - before) + copied
 
     @property
     def column_bytes(self) -> int:

@@ -60,12 +60,12 @@ class AttentionGroup:
     places: tuple[Tensor, Tensor] | None = None
     slots: Tensor | None = None
 
-    def attend(self, kept: RaggedLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write keys and values to ``kept`` and return attention's output (1, H, N, D)."""
+    def attend(self, cache_layer: RaggedLayer, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write keys and values to ``cache_layer`` and return attention's output (1, H, N, D)."""
         if self.places is None:
-            keys, values = kept.write(self.plan, k, v)
+            keys, values = cache_layer.write(self.plan, k, v)
             return attention(q, keys, values, self.mask, self.causal)
-        keys, values = kept.scatter(self.plan, *self.places, k[0].transpose(0, 1), v[0].transpose(0, 1))
+        keys, values = cache_layer.scatter(self.plan, *self.places, k[0].transpose(0, 1), v[0].transpose(0, 1))
         return self._unpad(attention(self._pad(q), keys, values, self.mask, False))
 
     def _pad(self, packed: Tensor) -> Tensor:
@@ -154,13 +154,13 @@ def attention_group(
     slots = ends([cache.rows[read.text] - plan.low for read in reads], [len(read.tokens) for read in reads], plan.new)
     index = torch.tensor(slots)
     tokens, positions, columns = inputs.flatten(0, 1)[index, :3].unbind(-1)
-    whole = plan.aligned and plan.new == 1 and all(read.tree is None for read in reads)
+    needs_no_mask = plan.aligned and plan.new == 1 and all(read.tree is None for read in reads)
     return AttentionGroup(
         plan,
         tokens,
         tables.cos[positions],
         tables.sin[positions],
-        None if whole else _mask(inputs, plan, tables, group),
+        None if needs_no_mask else _mask(inputs, plan, tables, group),
         places=(index // plan.new + plan.low, columns),
         slots=None if slots == list(range((plan.high - plan.low) * plan.new)) else index,
     )

@@ -139,7 +139,7 @@ class LeanForward:
             hidden = torch.cat(
                 [hidden, *(part if state_indices is None else part[state_indices] for part in inner)], -1
             )
-        return logits if self.trimmed is None else self.trimmed.spread(logits), hidden
+        return logits if self.trimmed is None else self.trimmed.scatter_logits(logits), hidden
 
     def _layers(self, cache: RaggedKVCache, groups: Sequence[AttentionGroup]) -> tuple[Tensor, list[Tensor]]:
         """Return the output (N, d) of the last layer, and the outputs (N, d) of ``state_layers``."""
@@ -153,7 +153,7 @@ class LeanForward:
         n = tokens.shape[0]
         x = self.embedding[tokens]
         inner: list[Tensor] = []
-        for number, (layer, kept) in enumerate(
+        for number, (layer, cache_layer) in enumerate(
             zip(self.layers, cache.ragged_layers, strict=False), 1
         ):  # an early exit has fewer
             heads = layer.qkv(layer.before_attention(x)).view(1, n, -1, self.head_size)  # (1, N, H + 2 H_kv, D)
@@ -164,10 +164,10 @@ class LeanForward:
             q, k = rotated_heads.transpose(1, 2).split_with_sizes([self.heads, self.kv_heads], 1)
             v = v.transpose(1, 2)
             if len(groups) == 1:
-                mixed = first.attend(kept, q, k, v)
+                mixed = first.attend(cache_layer, q, k, v)
             else:
                 parts = zip(groups, *(torch.split(part, counts, 2) for part in (q, k, v)), strict=True)
-                mixed = torch.cat([group.attend(kept, *qkv) for group, *qkv in parts], 2)
+                mixed = torch.cat([group.attend(cache_layer, *qkv) for group, *qkv in parts], 2)
             x = x + layer.out(mixed.transpose(1, 2).reshape(n, -1))
             gate, up = layer.gate_up(layer.before_mlp(x)).chunk(2, -1)
             x = x + layer.down(F.silu(gate).mul_(up))

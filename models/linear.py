@@ -104,8 +104,8 @@ class PackedLinear:
     def __call__(self, x: Tensor) -> Tensor:
         """Return the product for ``x``, (N, in) → (N, out)."""
         n = x.shape[0]  # len(x) takes five times as long
-        few = n <= self.plain_rows or n * self.size < FEW
-        if self.packed is None or (few and self.plain is not None):
+        is_small = n <= self.plain_rows or n * self.size < FEW
+        if self.packed is None or (is_small and self.plain is not None):
             assert self.plain is not None
             return torch.mm(x, self.plain) if self.bias is None else torch.addmm(self.bias, x, self.plain)
         missing = -n % STEP if n > STEP else self.full_rows - n if n < self.full_rows else 0
@@ -149,14 +149,14 @@ class Int8Linear:
         scale = torch.where(scale > 0, scale, torch.ones_like(scale))
         rounded = (exact / scale.float()).round().clamp(-127, 127)
         self.weight, self.scale = rounded.to(torch.int8), scale.flatten()
-        self.many = PackedLinear((rounded * scale.float()).bfloat16(), bias)
+        self.packed_bfloat16 = PackedLinear((rounded * scale.float()).bfloat16(), bias)
         self.bias = bias
         self.product = torch.ops.aten._weight_int8pack_mm.default
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the product for ``x``, (N, in) → (N, out)."""
         if x.shape[0] > INT8_ROWS:
-            return self.many(x)
+            return self.packed_bfloat16(x)
         result: Tensor = self.product(x.contiguous(), self.weight, self.scale)
         return result if self.bias is None else result + self.bias
 
@@ -184,14 +184,14 @@ class Int4Linear:
         rounded = ((groups - zero.float()) / scale.float() + 8).round().clamp(0, 15)
         self.weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(rounded.flatten(1).int(), 1)
         self.scale = torch.cat([scale, zero], 2).transpose(0, 1).contiguous()  # (in / GROUP, out, 2)
-        self.many = PackedLinear(((rounded - 8) * scale.float() + zero.float()).flatten(1).bfloat16(), bias)
+        self.packed_bfloat16 = PackedLinear(((rounded - 8) * scale.float() + zero.float()).flatten(1).bfloat16(), bias)
         self.bias = bias
         self.product = torch.ops.aten._weight_int4pack_mm_for_cpu.default
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the product for ``x``, (N, in) → (N, out)."""
         if x.shape[0] > INT4_ROWS:
-            return self.many(x)
+            return self.packed_bfloat16(x)
         result: Tensor = self.product(x.contiguous(), self.weight, GROUP, self.scale)
         return result if self.bias is None else result + self.bias
 

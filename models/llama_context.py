@@ -161,7 +161,7 @@ class LlamaContext:
             view = self._views[address, n, width] = torch.frombuffer(block, dtype=torch.float32).view(n, width)
         return view
 
-    def skim(self, entries: Sequence[Entry]) -> None:
+    def read_without_outputs(self, entries: Sequence[Entry]) -> None:
         """Read ``entries`` without computing logits and hidden states."""
         if self.states:
             self.llama.llama_set_embeddings(self.pointer, False)

@@ -147,8 +147,8 @@ class LlamaCache(TextCache):
         columns = sum(max(len(text.tokens), text.reserve) for text in self.texts.values()) + tokens + SPARE
         sequences = len(self.texts) + branches
         context = self.context
-        unplaced = any(text.sequence < 0 for text in self.texts.values())
-        if context is None or columns > context.cells or sequences > context.sequences or unplaced:
+        has_unassigned = any(text.sequence < 0 for text in self.texts.values())
+        if context is None or columns > context.cells or sequences > context.sequences or has_unassigned:
             current_cells = 0 if context is None else context.cells
             cells = max(current_cells, columns + (columns // 4 if columns > current_cells > 0 else 0))
             self._move(-(-cells // PAD) * PAD, next(size for size in SEQUENCES if size >= sequences))
@@ -165,7 +165,7 @@ class LlamaCache(TextCache):
         for text in self.texts.values():
             text.sequence = self.free.pop()
             if text.chain:
-                self.context.skim([Entry(text.tokens[i], i, text.sequence) for i in range(text.chain)])
+                self.context.read_without_outputs([Entry(text.tokens[i], i, text.sequence) for i in range(text.chain)])
 
     def read_branch(self, text: Text, branch: Branch) -> tuple[Tensor, Tensor]:
         """Return logits (n, V) and hidden states (n, d) of the n nodes of ``branch``; its sequence is freed again."""
@@ -212,7 +212,7 @@ class LlamaCpp(LanguageModel):
             count = max(0, read.keep - (len(read.tokens) - len(chain)))
             skipped = chain[: len(chain) - count]
             if len(skipped) > SKIM:
-                context.skim([Entry(text.tokens[c], c, text.sequence) for c in skipped])
+                context.read_without_outputs([Entry(text.tokens[c], c, text.sequence) for c in skipped])
                 chain = chain[len(skipped) :]
             entries += [Entry(text.tokens[c], c, text.sequence) for c in chain]
             rows += range(len(entries) - count, len(entries))

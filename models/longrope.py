@@ -93,14 +93,14 @@ def read_by_factors(forward: Forward, cache: TokenKVCache, reads: Sequence[Read]
             if len(reads) == 1:
                 return _read_fresh(forward, cache, read, switch)
             return joined([read_by_factors(forward, cache, [single], switch) for single in reads])
-    ready = []
+    prepared_reads = []
     for read, changes in zip(reads, changing, strict=True):
         cached = cache.tokens[read.text] if changes else []
         if changes:
             cache.crop_text(read.text, 0)
-        ready.append(read._replace(tokens=[*cached, *read.tokens]))
-        cache.note(read.text, ready[-1].tokens, long=long)
-    return forward(cache, ready)
+        prepared_reads.append(read._replace(tokens=[*cached, *read.tokens]))
+        cache.note(read.text, prepared_reads[-1].tokens, long=long)
+    return forward(cache, prepared_reads)
 
 
 def _lengths_read(cache: RaggedKVCache, read: Read) -> tuple[int, int]:
@@ -117,8 +117,8 @@ def _read_across(forward: Forward, cache: TokenKVCache, read: Read, switch: int)
     if read.tree is not None:
         return _read_fresh(forward, cache, read, switch)
     short = switch - cache.length(read.text)
-    beyond = len(read.tokens) - short
-    parts = (read.tokens[:short], read.keep - beyond), (read.tokens[short:], beyond)
+    long_count = len(read.tokens) - short
+    parts = (read.tokens[:short], read.keep - long_count), (read.tokens[short:], long_count)
     return joined([read_by_factors(forward, cache, [Read(read.text, tokens, keep)], switch) for tokens, keep in parts])
 
 

@@ -115,8 +115,8 @@ def put_states(reads: Sequence[Read], rows: Sequence[int], states: Tensor) -> No
 
 def ends(rows: Sequence[int], counts: Sequence[int], width: int) -> list[int]:
     """Return the indices, in a flattened (B, width), of the last ``counts`` entries of ``rows``, row after row."""
-    whole = [(row + 1) * width for row in rows]
-    return [index for end, count in zip(whole, counts, strict=True) for index in range(end - count, end)]
+    row_ends = [(row + 1) * width for row in rows]
+    return [index for end, count in zip(row_ends, counts, strict=True) for index in range(end - count, end)]
 
 
 def read_in_groups(

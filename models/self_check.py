@@ -67,5 +67,5 @@ def relative_error(logits: Tensor, expected: Tensor) -> float:
     """Return the median over rows of the error of ``logits`` (n, V) relative to the spread of ``expected`` (n, V)."""
     finite = expected.isfinite().all(0)  # some models have no logits for some tokens
     logits, expected = logits[:, finite].float(), expected[:, finite].float()
-    spread = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1)
-    return float(((logits - expected).norm(dim=-1) / spread).median())
+    scale = (expected - expected.mean(-1, keepdim=True)).norm(dim=-1)
+    return float(((logits - expected).norm(dim=-1) / scale).median())

@@ -35,7 +35,7 @@ class Draws:
         sampled: the sampling parameters.
 
     Attributes:
-        kept: (M,) the only tokens that can be sampled, for a trimmed vocabulary; None for all.
+        kept_tokens: (M,) the only tokens that can be sampled, for a trimmed vocabulary; None for all.
         numbers: (B, S) the random number of each step, as in :func:`~specpilot.controllers.sampling.draw_by`.
         step: (1,) the number of steps so far.
         drafted: the results of the steps.
@@ -44,9 +44,9 @@ class Draws:
 
     def __init__(self, model: Any, cache: RaggedKVCache, rows: int, steps: int, sampled: Sampled) -> None:
         self.sampled, device = sampled, model.device
-        kept = model.kept_tokens_below(sampled.size)
-        self.kept = None if kept is None else kept.to(device)
-        width = min(sampled.size, model.vocab_size) if self.kept is None else len(self.kept)
+        kept_tokens = model.kept_tokens_below(sampled.size)
+        self.kept_tokens = None if kept_tokens is None else kept_tokens.to(device)
+        width = min(sampled.size, model.vocab_size) if self.kept_tokens is None else len(self.kept_tokens)
         k = min(sampled.sampling.support or width, width) if sampled.distributions else 0
         precision = torch.float64 if model.model.dtype == torch.float64 else torch.float32
         numbers = torch.long if sampled.shared else torch.float64
@@ -71,11 +71,11 @@ class Draws:
             inputs: (B, 5) inputs of the last tokens, as in :func:`.masks.lay_out`.
             following: (B, 1, 5) inputs of the next step, which are overwritten.
         """
-        logits = logits[:, : self.sampled.size] if self.kept is None else logits[:, self.kept]
+        logits = logits[:, : self.sampled.size] if self.kept_tokens is None else logits[:, self.kept_tokens]
         probabilities, tokens = self.sampled.sampling.top(logits)
-        if tokens is not None and self.kept is not None:
-            tokens = self.kept[tokens]
-        ids = self.kept if tokens is None else tokens
+        if tokens is not None and self.kept_tokens is not None:
+            tokens = self.kept_tokens[tokens]
+        ids = self.kept_tokens if tokens is None else tokens
         numbers = self.numbers.index_select(1, self.step).squeeze(1)
         places = draw_by(probabilities, None if ids is None else ids.expand(probabilities.shape), numbers).unsqueeze(-1)
         drawn = self._tokens_at(places) if tokens is None else tokens.gather(-1, places)
@@ -92,7 +92,7 @@ class Draws:
 
     def _tokens_at(self, places: Tensor) -> Tensor:
         """Return the tokens at ``places`` of a distribution of all tokens in order."""
-        return places if self.kept is None else self.kept[places]
+        return places if self.kept_tokens is None else self.kept_tokens[places]
 
 
 class StepChain:

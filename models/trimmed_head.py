@@ -34,13 +34,13 @@ class TrimmedHead(nn.Linear):
         if bias is not None:
             self.bias = nn.Parameter(bias, requires_grad=False)
         self.size = size
-        kept = torch.tensor(tokens, dtype=torch.long, device=weight.device)
-        self.register_buffer("tokens", kept, persistent=False)
+        token_ids = torch.tensor(tokens, dtype=torch.long, device=weight.device)
+        self.register_buffer("tokens", token_ids, persistent=False)
 
-    def spread(self, logits: Tensor) -> Tensor:
+    def scatter_logits(self, logits: Tensor) -> Tensor:
         """Return logits of all tokens, (…, M) → (…, V), with -inf for tokens that are not kept."""
-        spread = logits.new_full((*logits.shape[:-1], self.size), -torch.inf)
-        return spread.index_copy_(-1, self.tokens, logits)
+        scattered = logits.new_full((*logits.shape[:-1], self.size), -torch.inf)
+        return scattered.index_copy_(-1, self.tokens, logits)
 
     def embedding(self) -> Tensor:
         """Return the weights (V, d) of all tokens, with zeros for tokens that are not kept."""
@@ -79,5 +79,5 @@ def spread_logits(model: nn.Module, inputs: Any, output: ModelOutput) -> ModelOu
     assert isinstance(model, PreTrainedModel)
     head = model.get_output_embeddings()
     assert isinstance(head, TrimmedHead)
-    output["logits"] = head.spread(output["logits"])
+    output["logits"] = head.scatter_logits(output["logits"])
     return output

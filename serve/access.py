@@ -120,13 +120,15 @@ def scheme_of_key(header: bytes, key: str) -> str | None:
     Returns:
         ``bearer``, or ``basic`` for a password that a browser stored; None if the header does not contain the key.
     """
-    word, _, sent = header.partition(b" ")
+    word, _, credentials = header.partition(b" ")
     scheme = word.lower().decode("latin-1")
     if scheme == "basic":
         try:
-            sent = base64.b64decode(sent, validate=True).partition(b":")[2]
+            credentials = base64.b64decode(credentials, validate=True).partition(b":")[2]
         except binascii.Error:
             return None
     elif scheme != "bearer":
         return None
-    return scheme if hmac.compare_digest(sent, os.fsencode(key)) else None  # the bytes of a variable may not be UTF-8
+    return (
+        scheme if hmac.compare_digest(credentials, os.fsencode(key)) else None
+    )  # the bytes of a variable may not be UTF-8

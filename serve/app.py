@@ -186,13 +186,13 @@ def _add_model_routes(app: FastAPI, server: Server, max_body: int) -> None:
 async def whole_unless_gone(service: Service, call: Call, request: Request) -> Response:
     """Return the whole response. If the client disconnects first, its texts are cancelled before the next round."""
     answer = asyncio.ensure_future(service.whole(call))
-    left = asyncio.ensure_future(_disconnected(request))
+    disconnection = asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait((answer, left), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((answer, disconnection), return_when=asyncio.FIRST_COMPLETED)
         return JSONResponse(answer.result()) if answer.done() else Response(status_code=CLIENT_LEFT)
     finally:
         answer.cancel()
-        left.cancel()
+        disconnection.cancel()
 
 
 async def _disconnected(request: Request) -> None:

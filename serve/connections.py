@@ -169,9 +169,9 @@ def connections_within_files(limit: int) -> int:
     except ImportError:  # this system has no such limit
         return limit
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = limit + SPARE + ACCEPTED + FILES
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    required = limit + SPARE + ACCEPTED + FILES
+    if soft != resource.RLIM_INFINITY and soft < required:
+        raised = required if hard == resource.RLIM_INFINITY else min(required, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
         soft = raised
     available = limit if soft == resource.RLIM_INFINITY else max(1, soft - SPARE - ACCEPTED - FILES)
@@ -181,7 +181,7 @@ def connections_within_files(limit: int) -> int:
     return min(limit, available)
 
 
-def quieten(loop: asyncio.AbstractEventLoop) -> None:
+def limit_accept_errors(loop: asyncio.AbstractEventLoop) -> None:
     """Report at most once a minute that connections cannot be accepted. asyncio prints a traceback each time."""
     last_line = -QUIET
 

@@ -42,7 +42,7 @@ class Metrics:
         self.waiting = Gauge("specpilot:num_requests_waiting", "Texts that wait to be decoded.", registry=self.registry)
         self.first_token = histogram("time_to_first_token_seconds", "Seconds until the first token of a text.", SECONDS)
         self.token = histogram("inter_token_latency_seconds", "Seconds between tokens of a text, on average.", SHORT)
-        self.whole = histogram("e2e_request_latency_seconds", "Seconds until the end of a text.", SECONDS)
+        self.request_seconds = histogram("e2e_request_latency_seconds", "Seconds until the end of a text.", SECONDS)
         for position in range(MAX_DRAFT):
             self.accepted_per_position.labels(position=position)
 
@@ -64,7 +64,7 @@ class Metrics:
         for position, count in enumerate(accepted_by_position([generation])):
             self.accepted_per_position.labels(position=position).inc(count)
         self.first_token.observe(first)
-        self.whole.observe(total)
+        self.request_seconds.observe(total)
         if len(generation.tokens) > 1:
             self.token.observe((total - first) / (len(generation.tokens) - 1))
 

@@ -78,8 +78,8 @@ class Format(ABC):
             delta: its new text, tokens and rounds; for a whole response, all of them.
             whole: whether the result is for a whole response, otherwise for a chunk of a stream.
         """
-        wanted = choice.recorder is not None and choice.recorder.top_logprobs is not None
-        logprobs = {"logprobs": self.logprobs(choice, delta) if wanted else None}
+        has_logprobs = choice.recorder is not None and choice.recorder.top_logprobs is not None
+        logprobs = {"logprobs": self.logprobs(choice, delta) if has_logprobs else None}
         content = {"index": choice.index, **self.content(delta, whole=whole), **logprobs}
         content["finish_reason"] = choice.finish_reason
         if choice.finish_reason is not None:
@@ -165,14 +165,14 @@ def trace(delta: Delta, choice: Choice, texts: TokenTexts) -> JsonObject:
     if choice.recorder is None or not choice.recorder.drafts:
         return {}
 
-    def shown(token: int) -> JsonObject:
+    def token_object(token: int) -> JsonObject:
         text = texts.text(token)
         return {"text": text, "bytes": texts.bytes(token)} if INCOMPLETE in text else {"text": text}
 
     rounds = [
         {
-            "drafted": [vars(token) | shown(token.token) for token in drafted],
-            "emitted": [{"token": token} | shown(token) for token in emitted],
+            "drafted": [vars(token) | token_object(token.token) for token in drafted],
+            "emitted": [{"token": token} | token_object(token) for token in emitted],
             "stopped_by": stopped_by,
         }
         for drafted, emitted, stopped_by in delta.rounds

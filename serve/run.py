@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 
 from .app import Overload, create_app
-from .connections import HttpConfig, quieten
+from .connections import HttpConfig, limit_accept_errors
 from .server import Server
 
 PATIENCE = 1.0  # seconds that a client has to send its request
@@ -97,8 +97,8 @@ def run_server(server: Server, listener: socket.socket) -> None:
     )
     sys.setswitchinterval(SWITCH_INTERVAL)
     host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    _Http(config, server, f"http://{shown}:{port}").run(sockets=[listener])
+    host_text = f"[{host}]" if ":" in host else host
+    _Http(config, server, f"http://{host_text}:{port}").run(sockets=[listener])
 
 
 class _Http(uvicorn.Server):
@@ -110,7 +110,7 @@ class _Http(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        quieten(asyncio.get_running_loop())
+        limit_accept_errors(asyncio.get_running_loop())
         for listener in sockets or []:
             listener.listen(WAITING)
         self.server.print_plan()

@@ -8,7 +8,7 @@ import threading
 from ..common.errors import InputError
 from ..common.json_file import JsonObject
 from ..controllers.length import LengthController
-from ..controllers.length.priced import PricedController
+from ..controllers.length.cost_based import CostBasedController
 from ..infer.core import Request
 from ..infer.decoder import SpeculativeDecoder
 from .errors import ApiError
@@ -79,7 +79,7 @@ class Server:
             "kind": type(length).__name__,
             "reloads": self.reloads,
         }
-        if isinstance(length, PricedController) and length.cost is not None:
+        if isinstance(length, CostBasedController) and length.cost is not None:
             card["cost"] = length.cost.to_dict()
         return card
 
@@ -110,10 +110,10 @@ class Server:
     def _load(self, name: str) -> LengthController:
         """Return the controller ``name`` with the threshold and the costs of the current controller."""
         current, threshold = self.decoder.length, self.options.threshold
-        if not isinstance(current, PricedController):
+        if not isinstance(current, CostBasedController):
             return self.decoder.load_length(name, threshold=threshold)
         length = self.decoder.load_length(name, threshold=threshold, cost=current.cost)
-        return length.repriced(adapt=current.running is not None)
+        return length.with_costs(adapt=current.running is not None)
 
     def reload_and_report(self) -> None:
         """Reload the controller after a signal, and print the result to standard error."""

@@ -284,7 +284,7 @@ class Service:
         Raises:
             ApiError: the job was late or failed.
         """
-        if job.late:
+        if job.timed_out:
             raise ApiError(
                 408,
                 f"the request took longer than {self.time_limit:g} s; ask for fewer tokens, or start the server with a "

@@ -47,14 +47,14 @@ class Job:
         report: called in the event loop with every update.
         deadline: the value of ``time.monotonic()`` at which the job is cancelled.
         reported: number of rounds that were reported.
-        late: whether the job was cancelled at its deadline.
+        timed_out: whether the job was cancelled at its deadline.
     """
 
     request: Request
     report: Callable[[Job, Update], None]
     deadline: float
     reported: int = 0
-    late: bool = False
+    timed_out: bool = False
 
     def cancel(self) -> None:
         """Cancel the job before the next round. No more updates are reported."""
@@ -72,7 +72,7 @@ class Worker:
     def __init__(self, scheduler: Scheduler, max_queue: int) -> None:
         self.scheduler, self.max_queue = scheduler, max_queue
         self.jobs: list[Job] = []
-        self._news = threading.Condition()
+        self._jobs_changed = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._work, name="specpilot-decoder", daemon=True)
 
@@ -107,7 +107,7 @@ class Worker:
         Raises:
             ApiError: 429 if the queue is full; 503 if the worker has stopped.
         """
-        with self._news:
+        with self._jobs_changed:
             if self._stopping or not self.alive:
                 raise ApiError(503, "the server is shutting down", retry_after=RETRY_AFTER)
             free_places = self.places - self.running - self.waiting
@@ -120,28 +120,28 @@ class Worker:
                 )
             self.scheduler.submit([job.request for job in jobs])
             self.jobs += jobs
-            self._news.notify()
+            self._jobs_changed.notify()
 
     def stop(self) -> None:
         """Finish all jobs, then end the thread."""
-        with self._news:
+        with self._jobs_changed:
             self._stopping = True
-            self._news.notify()
+            self._jobs_changed.notify()
         self._thread.join()
 
     def _work(self) -> None:
         """Run rounds while there are jobs; the body of the thread."""
         while True:
-            with self._news:
+            with self._jobs_changed:
                 while not self.jobs and not self._stopping:
-                    self._news.wait()
+                    self._jobs_changed.wait()
                 if not self.jobs:
                     return
                 jobs = list(self.jobs)
             now = time.monotonic()
             for job in jobs:
                 if now > job.deadline:
-                    job.late = True
+                    job.timed_out = True
                     job.cancel()
             with suppress(Exception):  # every running request gets the error and is reported with it
                 self.scheduler.step()
@@ -158,7 +158,7 @@ class Worker:
                 job.reported = len(rounds)
         finished_jobs = {job for job, update in updates if update.finished}
         if finished_jobs:
-            with self._news:
+            with self._jobs_changed:
                 self.jobs = [job for job in self.jobs if job not in finished_jobs]
         if updates:
             self._loop.call_soon_threadsafe(_deliver, updates)

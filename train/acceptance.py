@@ -152,5 +152,5 @@ class AcceptanceDataModule(ResumableData[Part, Batch]):
     def _examples(self, columns: dict[str, Tensor]) -> Examples:
         """Return the examples in the stored ``columns``. Unknown columns of other versions are ignored."""
         names = {entry.name for entry in fields(Examples)}
-        used = {name: column for name, column in columns.items() if name in names}
-        return Examples(**used, embedding=self.dataset.embedding)
+        batch_columns = {name: column for name, column in columns.items() if name in names}
+        return Examples(**batch_columns, embedding=self.dataset.embedding)

@@ -184,8 +184,8 @@ def split_rows(rows: Sequence[Text], test: float, total: float = 1.0) -> tuple[l
     Raises:
         InputError: one of the two parts would be empty.
     """
-    _, used = split(rows, [row.prompt_id for row in rows], total)
-    fitted, tested = split(used, [row.prompt_id for row in used], test)
+    _, usable = split(rows, [row.prompt_id for row in rows], total)
+    fitted, tested = split(usable, [row.prompt_id for row in usable], test)
     if not fitted or not tested:
         raise InputError(
             f"data: {len(fitted)} rollouts to fit to and {len(tested)} held out; each needs at least one: use more data"

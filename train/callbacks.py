@@ -74,18 +74,18 @@ class Progress(Callback):
 class RunLog(Callback):
     """Writes ``metrics.csv``, and the same values to the run's loggers.
 
-    A row has the loss, every ``every`` steps and at the last step of an epoch, or the validation metrics of an epoch.
-    Epochs count from 1.
+    A row has the loss, every ``interval`` steps and at the last step of an epoch, or the validation metrics of an
+    epoch. Epochs count from 1.
 
     Args:
         file: the file ``metrics.csv``.
-        every: number of steps between two rows with the loss.
+        interval: number of steps between two rows with the loss.
     """
 
     COLUMNS = ("step", "epoch", "loss", "lr")
 
-    def __init__(self, file: Path, every: int) -> None:
-        self.file, self.every = file, every
+    def __init__(self, file: Path, interval: int) -> None:
+        self.file, self.interval = file, interval
         self.rows: list[dict[str, float]] = []
         self.learning_rate = math.nan  # learning rate of the last step
 
@@ -106,7 +106,7 @@ class RunLog(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if trainer.global_step % self.every == 0 or batch_idx + 1 == trainer.num_training_batches:
+        if trainer.global_step % self.interval == 0 or batch_idx + 1 == trainer.num_training_batches:
             loss = float(total(pl_module, outputs["loss"])) / trainer.world_size
             self._add(trainer, {"loss": loss, "lr": self.learning_rate})
 
@@ -127,8 +127,8 @@ class RunLog(Callback):
         if not trainer.is_global_zero:
             return
         extra = dict.fromkeys(name for row in self.rows for name in row if name not in self.COLUMNS)
-        with replacing(self.file) as temporary, open(temporary, "w", newline="", encoding="utf-8") as out:
-            writer = csv.DictWriter(out, [*self.COLUMNS, *extra])
+        with replacing(self.file) as temporary, open(temporary, "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, [*self.COLUMNS, *extra])
             writer.writeheader()
             writer.writerows(self.rows)
 
@@ -136,16 +136,16 @@ class RunLog(Callback):
 class RunCheckpoints(Checkpoint):
     """Saves ``last.ckpt`` and ``best.ckpt``.
 
-    ``last.ckpt`` is written every ``every`` steps and after each epoch, ``best.ckpt`` after each epoch whose score is
-    the highest so far. Both files only contain tensors, numbers and text, and load with ``weights_only=True``.
+    ``last.ckpt`` is written every ``interval`` steps and after each epoch, ``best.ckpt`` after each epoch whose score
+    is the highest so far. Both files only contain tensors, numbers and text, and load with ``weights_only=True``.
 
     Args:
         folder: folder of the files.
-        every: number of steps between two checkpoints.
+        interval: number of steps between two checkpoints.
     """
 
-    def __init__(self, folder: Path, every: int) -> None:
-        self.last, self.best, self.every = folder / "last.ckpt", folder / "best.ckpt", every
+    def __init__(self, folder: Path, interval: int) -> None:
+        self.last, self.best, self.interval = folder / "last.ckpt", folder / "best.ckpt", interval
         self.highest = -math.inf
 
     def state_dict(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class RunCheckpoints(Checkpoint):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         # The last step of an epoch is skipped, because the checkpoint at the epoch's end includes the validation.
-        if trainer.global_step % self.every == 0 and batch_idx + 1 < trainer.num_training_batches:
+        if trainer.global_step % self.interval == 0 and batch_idx + 1 < trainer.num_training_batches:
             self._save_last(trainer)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -44,7 +44,7 @@ class CopiedToken(NamedTuple):
     rate: float
     token: int
     last: int
-    kept: bool
+    accepted: bool
 
 
 def copied_tokens(prompt: list[int], answer: list[int]) -> Iterator[CopiedToken]:
@@ -67,8 +67,8 @@ def copied_tokens(prompt: list[int], answer: list[int]) -> Iterator[CopiedToken]
             )  # fmt: skip
             yield CopiedToken(evidence, rate, copy, text[-1], copy == token)
         text.append(token)
-        for run, kept in lookup.extend():
-            rates.add(run, kept)
+        for run, accepted in lookup.extend():
+            rates.add(run, accepted)
 
 
 def copies_of(documents: Iterable[Document], embedding: Tensor) -> Copies:
@@ -78,13 +78,13 @@ def copies_of(documents: Iterable[Document], embedding: Tensor) -> Copies:
         for document in documents
         for copy in copied_tokens(document.tokens[: document.start], document.tokens[document.start :])
     ]
-    evidence, rate, tokens, last, kept = zip(*copies, strict=True) if copies else [()] * 5
+    evidence, rate, tokens, last, accepted = zip(*copies, strict=True) if copies else [()] * 5
     return Copies(
         torch.tensor(evidence, dtype=torch.float32).reshape(-1, EVIDENCE),
         torch.tensor(rate, dtype=torch.float32),
         torch.tensor(tokens, dtype=torch.long),
         torch.tensor(last, dtype=torch.long),
-        torch.tensor(kept, dtype=torch.float32),
+        torch.tensor(accepted, dtype=torch.float32),
         embedding,
     )
 
@@ -107,13 +107,13 @@ class CopyDataModule(ResumableData[Copies, Batch]):
         fraction = settings.validation_fraction
         parts = split(documents, [document.id for document in documents], fraction)
         training, validation = (copies_of(part, embedding) for part in parts)
-        require_both(len(training.kept), len(validation.kept), fraction, "copied token")
+        require_both(len(training.accepted), len(validation.accepted), fraction, "copied token")
         super().__init__(settings, [training], validation)
 
     @property
     def summary(self) -> DataSummary:
         """The summary of the training data."""
-        return DataSummary(self.training.embedding.shape[1], examples=len(self.training.kept))
+        return DataSummary(self.training.embedding.shape[1], examples=len(self.training.accepted))
 
     def training_parts(self) -> Iterator[Copies]:
         """Return the examples of the first epoch."""
@@ -121,16 +121,16 @@ class CopyDataModule(ResumableData[Copies, Batch]):
 
     def sizes(self, examples: Copies) -> list[int]:
         """Return the number of copied tokens."""
-        return [len(examples.kept)]
+        return [len(examples.accepted)]
 
     def batch(self, examples: Copies, rows: Tensor, epoch: int | None) -> Batch:
         """Return this process's share of a batch."""
         share, first, total = self.share(rows)
         batch = Copies(
             examples.evidence[share], examples.rate[share], examples.tokens[share], examples.last[share],
-            examples.kept[share], examples.embedding,
+            examples.accepted[share], examples.embedding,
         )  # fmt: skip
-        return Batch(copy_head.inputs(batch, self.settings), batch.kept, first, total, batch.rate)
+        return Batch(copy_head.inputs(batch, self.settings), batch.accepted, first, total, batch.rate)
 
 
 KIND = "copies"
@@ -184,7 +184,7 @@ def _load(settings: CopyTrainingOptions, dataset: Manifest) -> Training:
     data = CopyDataModule(documents, embedding, settings)
     module = PredictorModule(KIND, settings, data)
     print(
-        f"{len(data.training.kept):,} copied tokens to train on, {len(data.validation.kept):,} held out, "
+        f"{len(data.training.accepted):,} copied tokens to train on, {len(data.validation.accepted):,} held out, "
         f"steps: {data.total_steps}; {sum(p.numel() for p in module.head.parameters()):,} parameters"
     )
     return lambda run: fit(run, module, data)

@@ -133,8 +133,8 @@ class ResumableData(pl.LightningDataModule, ABC, Generic[P, B]):
 
     def share(self, rows: Tensor) -> tuple[Tensor, int, int]:
         """Return this process's rows of a batch, the index of the first one, and the number of all ``rows``."""
-        rank, world = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
-        shares = rows.tensor_split(world)
+        rank, world_size = (0, 1) if self.trainer is None else (self.trainer.global_rank, self.trainer.world_size)
+        shares = rows.tensor_split(world_size)
         return shares[rank], sum(map(len, shares[:rank])), len(rows)
 
     def _loader(self, parts: Sequence[P], *, shuffle: bool) -> ResumableLoader[B]:

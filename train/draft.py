@@ -23,7 +23,7 @@ from ..data_gen.documents import Document, most_frequent, read_documents
 from ..data_gen.rows import name_of
 from ..infer.prompting import day_of
 from ..models.eagle import find_state_input
-from ..models.loading.draft_folder import SharedTarget, check_place, find_shared_target, save_draft
+from ..models.loading.draft_folder import SharedTarget, check_output_folder, find_shared_target, save_draft
 from ..models.loading.eagle3_folder import save_eagle3
 from ..models.loading.generation_defaults import model_stop_tokens
 from ..models.loading.names import load_model, load_tokenizer
@@ -60,27 +60,27 @@ def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: b
     documents = read_documents(settings.folders, tokenizer, settings, stops=stops, day=day, target=fingerprint)
     if not all(isinstance(source, str) for source in settings.folders):  # rows in memory have no name for a file
         settings = replace(settings, data=tuple(map(name_of, settings.folders)))
-    initial_fingerprint, kept = None, None
+    initial_fingerprint, draft_tokens = None, None
     if settings.initial is not None:
         initial = load_initial(target, tokenizer, settings)
-        initial_fingerprint, kept = model_fingerprint(initial), kept_tokens(initial)
+        initial_fingerprint, draft_tokens = model_fingerprint(initial), kept_tokens(initial)
     elif settings.vocabulary is not None:
         among = range(len(target.get_output_embeddings().weight))
-        kept = most_frequent(documents, settings.vocabulary, among, stops, "vocabulary")
+        draft_tokens = most_frequent(documents, settings.vocabulary, among, stops, "vocabulary")
     pair = PairFingerprint(fingerprint, initial_fingerprint, tokenizer_fingerprint(tokenizer))
 
     def load() -> Training:
-        draft = initial_draft(target, settings, kept) if settings.initial is None else initial
+        draft = initial_draft(target, settings, draft_tokens) if settings.initial is None else initial
         unread = 0 if find_state_input(draft) is None else settings.positions
         data = DraftDataModule(documents, settings, unread=unread)
         return lambda run: _train(run, target, draft, data)
 
-    dataset = replace(_manifest(settings, pair, documents, kept), day=day)
+    dataset = replace(_manifest(settings, pair, documents, draft_tokens), day=day)
     return train_run(output, settings, dataset, load, resume=resume)
 
 
 def _manifest(
-    settings: DraftTrainingOptions, pair: PairFingerprint, documents: list[Document], kept: list[int] | None
+    settings: DraftTrainingOptions, pair: PairFingerprint, documents: list[Document], draft_tokens: list[int] | None
 ) -> Manifest:
     """Return the manifest of the data for the run folder."""
     digest = hashlib.sha256((pair.draft or "").encode())
@@ -90,7 +90,7 @@ def _manifest(
     fingerprint = {name: value for name, value in pair.to_dict().items() if value is not None}
     return Manifest(
         schema_version=SCHEMA_VERSION, kind=KIND, predictor=KIND, target=settings.target, draft=settings.initial,
-        fingerprint=fingerprint, sampling=SamplingParams(1.0, None), kept_tokens=kept,
+        fingerprint=fingerprint, sampling=SamplingParams(1.0, None), kept_tokens=draft_tokens,
         dataset_fingerprint=digest.hexdigest(),
     )  # fmt: skip
 
@@ -186,13 +186,13 @@ def _extend_output(draft: PreTrainedModel, target: PreTrainedModel, shared: Shar
     Raises:
         InputError: the trimmed projection does not consist of rows of the target's.
     """
-    kept = kept_tokens(draft)
-    if kept is None:
+    draft_tokens = kept_tokens(draft)
+    if draft_tokens is None:
         return
     if shared is None or "output" not in shared.weights:
         raise InputError(
-            f"whole_vocabulary=True: the draft has an output projection of its own onto {counted(len(kept), 'token')}; "
-            "leave it out, or train a draft with --vocabulary null"
+            f"whole_vocabulary=True: the draft has an output projection of its own onto "
+            f"{counted(len(draft_tokens), 'token')}; leave it out, or train a draft with --vocabulary null"
         )
     draft.set_output_embeddings(deepcopy(target.get_output_embeddings()).float())
 
@@ -203,7 +203,7 @@ def trim_vocabulary(options: TrimOptions) -> Path:
     Raises:
         InputError: the draft or the data cannot be read, the draft has fewer tokens, or the output is not free.
     """
-    check_place(options.output, options.overwrite)
+    check_output_folder(options.output, options.overwrite)
     trust = options.trust_remote_code
     with naming("draft", options.draft):
         model = load_model(

@@ -50,8 +50,8 @@ def choose_layers(layers: int | Sequence[int], count: int) -> list[int]:
 
 
 @torch.no_grad()
-def new_draft(target: PreTrainedModel, layers: Sequence[int], kept: Sequence[int] | None) -> PreTrainedModel:
-    """Return a float32 model of the target's class with the target's ``layers``, with logits for ``kept``.
+def new_draft(target: PreTrainedModel, layers: Sequence[int], draft_tokens: Sequence[int] | None) -> PreTrainedModel:
+    """Return a float32 model of the target's class with the target's ``layers``, with logits for ``draft_tokens``.
 
     The weights are copies, except the embedding, which is the target's if that is in float32. No weight requires
     gradients.
@@ -59,7 +59,7 @@ def new_draft(target: PreTrainedModel, layers: Sequence[int], kept: Sequence[int
     Args:
         target: the target.
         layers: indices of layers.
-        kept: the tokens of the logits; None for all.
+        draft_tokens: the tokens of the logits; None for all.
 
     Raises:
         InputError: no shorter model of the target's architecture can be made.
@@ -83,13 +83,13 @@ def new_draft(target: PreTrainedModel, layers: Sequence[int], kept: Sequence[int
     weights = {}
     for name, value in target.state_dict().items():
         inner = name.removeprefix(f"{prefix}.")
-        number, _, rest = inner.partition(".")
+        number, _, parameter = inner.partition(".")
         if inner == name:
             weights[name] = value
         elif number in moved:
-            weights[f"{prefix}.{moved[number]}.{rest}"] = value
-    needed = {name: value.shape for name, value in draft.state_dict().items()}
-    if needed != {name: value.shape for name, value in weights.items()}:
+            weights[f"{prefix}.{moved[number]}.{parameter}"] = value
+    expected_shapes = {name: value.shape for name, value in draft.state_dict().items()}
+    if expected_shapes != {name: value.shape for name, value in weights.items()}:
         raise InputError(f"{problem}: its layers differ in form")
     draft.load_state_dict(weights)
     draft = draft.float().to(target.device)
@@ -97,8 +97,8 @@ def new_draft(target: PreTrainedModel, layers: Sequence[int], kept: Sequence[int
     draft.get_input_embeddings().weight = (
         embedding if embedding.dtype == torch.float32 else nn.Parameter(embedding.float())
     )
-    if kept is not None:
-        trim_head(draft, kept)
+    if draft_tokens is not None:
+        trim_head(draft, draft_tokens)
     CausalLM._check(draft)
     return draft.eval().requires_grad_(False)  # type: ignore[no-any-return]
 
@@ -140,9 +140,9 @@ def choose_state_layers(count: int) -> tuple[int, ...]:
 
 @torch.no_grad()
 def new_eagle3(
-    target: PreTrainedModel, layers: Sequence[int], kept: Sequence[int] | None, seed: int = 0
+    target: PreTrainedModel, layers: Sequence[int], draft_tokens: Sequence[int] | None, seed: int = 0
 ) -> PreTrainedModel:
-    """Return a float32 EAGLE-3 draft with one layer of Llama, with logits for ``kept``.
+    """Return a float32 EAGLE-3 draft with one layer of Llama, with logits for ``draft_tokens``.
 
     The embedding is the target's, and the output projection begins with rows of the target's. The layer, its norms and
     W begin with random weights; if the target's layers are like Llama's, with those of the target's last layer, so that
@@ -151,7 +151,7 @@ def new_eagle3(
     Args:
         target: the target.
         layers: the target's layers whose outputs are read; 1 is the first.
-        kept: the tokens of the logits; None for all.
+        draft_tokens: the tokens of the logits; None for all.
         seed: seed of random weights.
 
     Raises:
@@ -172,7 +172,7 @@ def new_eagle3(
             f"{tuple(head.shape)}; an EAGLE-3 draft needs {vocabulary} rows of the hidden size {width} in both; leave "
             "it out"
         )
-    tokens = list(range(vocabulary)) if kept is None else list(kept)
+    tokens = list(range(vocabulary)) if draft_tokens is None else list(draft_tokens)
     file = Eagle3File(
         transformer_layer_config=_layer_keys(config, vocabulary),
         draft_vocab_size=len(tokens),
@@ -233,9 +233,9 @@ def _copy_last_layer(target: PreTrainedModel, weights: dict[str, Tensor]) -> Non
         new_name = FIRST_LAYER + name.replace("input_layernorm", "hidden_norm")
         if new_name not in weights:
             continue  # biases, and norms of queries and keys
-        rest = weights[new_name].shape[-1] - value.shape[-1]
-        if weights[new_name].shape[:-1] == value.shape[:-1] and rest in (0, value.shape[-1]):
-            weights[new_name][..., rest:] = value.float().cpu()
+        extra_columns = weights[new_name].shape[-1] - value.shape[-1]
+        if weights[new_name].shape[:-1] == value.shape[:-1] and extra_columns in (0, value.shape[-1]):
+            weights[new_name][..., extra_columns:] = value.float().cpu()
     weights[FINAL_NORM] = decoder.norm.weight.float().cpu()
     width = weights[FUSED].shape[0]
     weights[FUSED][:, -width:] += torch.eye(width)
@@ -256,24 +256,26 @@ def shorter_config(config: Any, layers: Sequence[int]) -> PreTrainedConfig:
     return type(config)(**values)  # type: ignore[no-any-return]
 
 
-def initial_draft(target: PreTrainedModel, settings: DraftTrainingOptions, kept: list[int] | None) -> PreTrainedModel:
+def initial_draft(
+    target: PreTrainedModel, settings: DraftTrainingOptions, draft_tokens: list[int] | None
+) -> PreTrainedModel:
     """Return a draft of the target's layers, or with features an EAGLE-3 draft.
 
     Args:
         target: the target.
         settings: options of the training.
-        kept: the tokens that the draft can propose; None for all.
+        draft_tokens: the tokens that the draft can propose; None for all.
 
     Raises:
         InputError: no draft can be made for the target.
     """
     count = target.config.num_hidden_layers
     if settings.features is not None:
-        draft = new_eagle3(target, choose_state_layers(count), kept, settings.seed)
+        draft = new_eagle3(target, choose_state_layers(count), draft_tokens, settings.seed)
         keep_trimmed(draft)
         return draft
     chosen = choose_layers(3 if settings.layers is None else settings.layers, count)
-    return new_draft(target, chosen, kept)
+    return new_draft(target, chosen, draft_tokens)
 
 
 def load_initial(

@@ -74,8 +74,8 @@ class DraftDataModule(ResumableData[Windows, Windows]):
     @property
     def windows(self) -> Windows:
         """The training windows, followed by the validation windows."""
-        both = self.training, self.validation
-        return Windows(torch.cat([part.tokens for part in both]), torch.cat([part.learned for part in both]))
+        parts = self.training, self.validation
+        return Windows(torch.cat([part.tokens for part in parts]), torch.cat([part.learned for part in parts]))
 
     def sizes(self, examples: Windows) -> list[int]:
         return [len(examples.tokens)]
@@ -101,13 +101,13 @@ def draft_logits(draft: PreTrainedModel, batch: Windows, states: Tensor, positio
         states: the target's states (B, T, d_t + L·d_t).
         positions: number of drafted positions.
     """
-    tokens, fuse = batch.tokens.long(), find_state_input(draft)
-    skipped = 0 if fuse is None else fuse.skipped
+    tokens, state_input = batch.tokens.long(), find_state_input(draft)
+    skipped = 0 if state_input is None else state_input.skipped
 
     def learned(hidden: Tensor) -> Tensor:
         return hidden[batch.learned[:, skipped:]]
 
-    if fuse is None:
+    if state_input is None:
         yield forward_with_hidden(draft, select=learned, input_ids=tokens, use_cache=False)[0]
         return
     embeddings = draft.get_input_embeddings()(tokens[:, skipped:])
@@ -115,11 +115,11 @@ def draft_logits(draft: PreTrainedModel, batch: Windows, states: Tensor, positio
     assert types is not None
     width = embeddings.shape[1]
     cache = DynamicCache()
-    before = fuse.from_target(states[:, :-1])
+    before = state_input.from_target(states[:, :-1])
     for number in range(positions):
         if number:
             before = F.pad(before, (0, 0, 1, 0))[:, :-1]  # the state of the position before, zero at the first
-        inputs: dict[str, Any] = {"inputs_embeds": fuse(embeddings, before), "past_key_values": cache}
+        inputs: dict[str, Any] = {"inputs_embeds": state_input(embeddings, before), "past_key_values": cache}
         inputs["position_ids"] = torch.arange(width, device=tokens.device).unsqueeze(0)
         if number:
             inputs["attention_mask"] = step_masks(types, width, number, embeddings)
@@ -198,10 +198,10 @@ class DraftModule(pl.LightningModule):
         self.head = draft.eval()  # distillation without dropout
         self.positions = 1 if find_state_input(draft) is None else settings.positions
         head = draft.get_output_embeddings()
-        self.kept = head.tokens if isinstance(head, TrimmedHead) else None
+        self.draft_tokens = head.tokens if isinstance(head, TrimmedHead) else None
         reader, count = find_state_input(draft), target.config.num_hidden_layers
         layers = () if reader is None else reader.target_layers(count)
-        self.teacher = Teacher(target, self.kept, layer_modules(target, layers, count) if layers else ())
+        self.teacher = Teacher(target, self.draft_tokens, layer_modules(target, layers, count) if layers else ())
         self.strict_loading = False
         self.head.register_state_dict_post_hook(partial(_leave_out, left_out))
 
@@ -225,7 +225,7 @@ class DraftModule(pl.LightningModule):
         """
         p, best, logits = self.predictions(batch)
         chosen = logits[0].argmax(-1)
-        agree = (chosen if self.kept is None else self.kept[chosen]) == best
+        agree = (chosen if self.draft_tokens is None else self.draft_tokens[chosen]) == best
         return torch.stack([overlap(z, p) for z in logits]), p.sum(-1), agree
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

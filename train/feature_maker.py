@@ -187,18 +187,18 @@ def round_examples(traced: Trace) -> Examples:
     token, a draft continues with its own tokens.
     """
     count = len(traced.text) - 1
-    kept = torch.full((count, ROUND_TOKENS), NOT_DRAFTED, dtype=torch.int8)
+    outcomes = torch.full((count, ROUND_TOKENS), NOT_DRAFTED, dtype=torch.int8)
     for row in range(count):
         node, alive = row + 1, True
         for depth in range(ROUND_TOKENS):
             if node == END:
                 break
             alive = alive and traced.kept[node]
-            kept[row, depth] = ACCEPTED if alive else REJECTED
+            outcomes[row, depth] = ACCEPTED if alive else REJECTED
             node = traced.after[node]
     return Examples(
         accept=torch.tensor(traced.accept[1 : count + 1]),
         states=traced.target_states[:count],
         places=torch.arange(1, count + 1, dtype=torch.int32),
-        kept=kept,
+        kept=outcomes,
     )

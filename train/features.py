@@ -114,13 +114,13 @@ class FeaturePlan:
     def _plan(self) -> Iterator[Piece]:
         """Yield the pieces of each shard of the data: held-out texts, training texts, and traces of held-out texts."""
         untraced = self._traces()
-        used: Counter[int] = Counter()  # number of training texts by dataset
+        used_texts: Counter[int] = Counter()  # number of training texts by dataset
         validation = 0
         fraction, most = self.options.validation_fraction, self.options.texts
         for file, (_, _, folder) in enumerate(self.files):
             texts = self.texts(file)
             training, held_out = split(texts, [text.prompt_id for text in texts.values()], fraction)
-            training = training if most is None else training[: most - used[folder]]
+            training = training if most is None else training[: most - used_texts[folder]]
             yield from self._pieces(VALIDATION, file, held_out)
             for mixing in range(self.options.mixings or 1):
                 yield from self._pieces(f"{TRAIN}{mixing}", file, training)
@@ -129,15 +129,15 @@ class FeaturePlan:
             untraced[sampling] -= len(traced)
             for number in traced:
                 yield Piece(TRACES, file, (number,), MAX_DRAFT * len(texts[number].x))
-            used[folder] += len(training)
+            used_texts[folder] += len(training)
             validation += len(held_out)
             self.left_out += self.first[file + 1] - self.first[file] - len(texts)
-        if not (used.total() or validation) and self.left_out:
+        if not (used_texts.total() or validation) and self.left_out:
             raise InputError(
                 f"max_length={self.options.max_length}: all {counted(self.left_out, 'text')} are left out: {LEFT_OUT}; "
                 "give a larger --max-length"
             )
-        require_both(used.total(), validation, fraction, "text")
+        require_both(used_texts.total(), validation, fraction, "text")
 
     def _traces(self) -> dict[SamplingParams, int]:
         """Return the number of traces for each sampling; all samplings have equal parts."""
@@ -186,9 +186,9 @@ class FeaturePlan:
                 console.print(f"{counted(self.left_out, 'text')} left out: {LEFT_OUT}", soft_wrap=True)
             console.print(f"{output}: {self.summary()}", soft_wrap=True)
             texts = [len(piece.texts) for piece in self.pieces]
-            needed = [0 if piece.part == TRACES else piece.rows * self.row_bytes for piece in self.pieces]
+            shard_bytes = [0 if piece.part == TRACES else piece.rows * self.row_bytes for piece in self.pieces]
             write_shards(
-                writer, texts, lambda number: self.unit(self.pieces[number]), workers.make_all, console, needed
+                writer, texts, lambda number: self.unit(self.pieces[number]), workers.make_all, console, shard_bytes
             )
 
 
@@ -236,6 +236,6 @@ def plan_features(settings: FeatureDataOptions, workers: WorkerOptions = ONE_PRO
         maker.make(unit)
         rate = sum(len(text.x) for text in unit.texts) / (time.perf_counter() - started)
         seconds += sum(len(text.x) for piece in pieces for text in plan.unit(piece).texts) / rate
-    busy = min(workers.workers or 1, len(plan.pieces))
-    shared = f", shared by {busy} workers" if busy > 1 else ""
-    return f"{plan.summary()}; about {seconds / busy / 60:.1f} minutes at the rate of a short probe{shared}"
+    worker_count = min(workers.workers or 1, len(plan.pieces))
+    shared = f", shared by {worker_count} workers" if worker_count > 1 else ""
+    return f"{plan.summary()}; about {seconds / worker_count / 60:.1f} minutes at the rate of a short probe{shared}"

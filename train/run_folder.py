@@ -213,9 +213,9 @@ def larger(name: str, settings: TrainingOptions, previous: TrainingOptions) -> b
     return bool(value > old_value)
 
 
-def grows(settings: TrainingOptions, now: TrainingOptions) -> bool:
-    """Return true if the settings ``now`` extend a run with ``settings``, because one of their limits is larger."""
-    return any(larger(name, now, settings) for name in LIMITS)
+def grows(settings: TrainingOptions, changed: TrainingOptions) -> bool:
+    """Return true if the settings ``changed`` extend a run with ``settings``, because one of their limits is larger."""
+    return any(larger(name, changed, settings) for name in LIMITS)
 
 
 def grown(run: Run[S], settings: S) -> Run[S]:
@@ -242,12 +242,12 @@ def _require_same(run: Run[S], settings: S, dataset: Manifest, resume: bool) -> 
         raise InputError(
             f"{run.folder}: belongs to a run on other data; name its data with --data, or choose another --output"
         )
-    before, now = asdict(run.settings), asdict(settings)
+    stored, current = asdict(run.settings), asdict(settings)
     longer = [name for name in LIMITS if larger(name, settings, run.settings)]
     changed = [
-        f"{name} was {before[name]} and is {now[name]}"
-        for name in now
-        if name not in ("data", *longer) and now[name] != before[name]  # the same data may have been moved
+        f"{name} was {stored[name]} and is {current[name]}"
+        for name in current
+        if name not in ("data", *longer) and current[name] != stored[name]  # the same data may have been moved
     ]
     if changed:
         raise InputError(
@@ -256,7 +256,7 @@ def _require_same(run: Run[S], settings: S, dataset: Manifest, resume: bool) -> 
         )
     if longer and not resume:
         name = longer[0]
-        raise InputError(f"{run.folder}: contains a run with {name}={before[name]}; pass --resume to train it further")
+        raise InputError(f"{run.folder}: contains a run with {name}={stored[name]}; pass --resume to train it further")
 
 
 def _write(path: Path, text: str) -> None:

@@ -89,10 +89,10 @@ class Teacher:
         layers: the L modules of the target whose outputs the draft reads.
     """
 
-    def __init__(self, target: PreTrainedModel, kept: Tensor | None, layers: Sequence[nn.Module] = ()) -> None:
-        self.target, self.kept, self.layers = target, kept, layers
+    def __init__(self, target: PreTrainedModel, draft_tokens: Tensor | None, layers: Sequence[nn.Module] = ()) -> None:
+        self.target, self.draft_tokens, self.layers = target, draft_tokens, layers
         head: Any = target.get_output_embeddings()
-        rows = slice(None) if kept is None else kept.to(head.weight.device)
+        rows = slice(None) if draft_tokens is None else draft_tokens.to(head.weight.device)
         self.weight: Tensor = head.weight.detach()[rows]  # (M, d)
         self.bias: Tensor | None = None if head.bias is None else head.bias.detach()[rows]
 
@@ -130,7 +130,7 @@ class Teacher:
             states, mass, best = batch.target.states, batch.target.log_normaliser[learned], batch.target.best[learned]
             return states, (self._project(states[learned]) - mass.unsqueeze(-1)).exp_(), best.long()
         z, states = self._run(batch)
-        draft_logits = z if self.kept is None else z[:, self.kept]
+        draft_logits = z if self.draft_tokens is None else z[:, self.draft_tokens]
         mass, best = summarise(z)
         return states, (draft_logits.float() - mass.unsqueeze(-1)).exp_(), best
 
@@ -143,7 +143,7 @@ class Teacher:
         """
         z, states = self._run(batch)
         stored = states.to(torch.bfloat16)
-        draft_logits = z if self.kept is None else z[:, self.kept]
+        draft_logits = z if self.draft_tokens is None else z[:, self.draft_tokens]
         difference = (self._project(stored[batch.learned]) - draft_logits.float()).abs().mean()
         if len(z) and bool(difference > ALIKE * draft_logits.float().std()):
             raise InputError(
@@ -204,18 +204,18 @@ class StateFolder:
         all_rows = torch.split(torch.arange(len(windows.tokens)), SHARD)
         together = teacher.windows_at_once(windows.tokens.shape[1])
         pairs = [(shard, torch.split(rows, together)) for shard, rows in zip(self.part.shards, all_rows, strict=True)]
-        done = sum(len(batches) for shard, batches in pairs if shard.file.exists())
-        with progress_bar(console, "batches of target states", sum(len(b) for _, b in pairs), done) as advance:
+        stored = sum(len(batches) for shard, batches in pairs if shard.file.exists())
+        with progress_bar(console, "batches of target states", sum(len(b) for _, b in pairs), stored) as advance:
             for shard, batches in pairs:
                 if shard.file.exists():
                     continue
                 parts = []
-                for few in map(windows.take, batches):
-                    parts.append(teacher.states(Windows(few.tokens.to(device), few.learned.to(device))))
+                for batch in map(windows.take, batches):
+                    parts.append(teacher.states(Windows(batch.tokens.to(device), batch.learned.to(device))))
                     advance()
-                whole = TargetStates(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
+                joined = TargetStates(*(torch.cat(values).cpu() for values in zip(*parts, strict=True)))
                 with replacing(shard.file) as temporary:
-                    FeatureShard("states", whole._asdict()).save(temporary)
+                    FeatureShard("states", joined._asdict()).save(temporary)
 
     def take(self, rows: Tensor) -> TargetStates:
         """Return the states of the windows ``rows``."""

@@ -42,8 +42,8 @@ def env(options: EnvOptions) -> None:
     for section, entries in report.items():
         print(f"{section}:")
         for name, value in entries.items():
-            shown = ", ".join(value) or "cpu only" if isinstance(value, list) else value
-            print(f"  {name:<18}{shown}")
+            value_text = ", ".join(value) or "cpu only" if isinstance(value, list) else value
+            print(f"  {name:<18}{value_text}")
     if plan:
         print("plan:", *plan, sep="\n  ")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
+from pathlib import Path
 
 from ...train.options import CalibrateOptions, ExportOptions, TrimOptions
 from .measuring import begin, finish
@@ -11,12 +13,14 @@ from .measuring import begin, finish
 def export(options: ExportOptions) -> None:
     """Write a run's best weights as a checkpoint."""
     from ...common.console import quiet
-    from ...controllers.checkpoints.checkpoint import push_controller, read_config
+    from ...controllers.checkpoints.checkpoint import push_controller
     from ...controllers.checkpoints.hub import upload
     from ...models.loading.draft_folder import is_draft
     from ...models.loading.eagle3_folder import is_eagle3_folder
     from ...models.loading.transformers_folder import is_transformers_draft
     from ...train import export as exporter
+    from ...train.options import DraftTrainingOptions
+    from ...train.run_folder import read_run
 
     quiet()
     folder = exporter.export(
@@ -28,18 +32,14 @@ def export(options: ExportOptions) -> None:
         overwrite=options.overwrite,
     )
     if is_draft(folder) or is_eagle3_folder(folder) or is_transformers_draft(folder):
-        print(f"{folder}: a draft. Decode with it: specpilot generate --draft {shlex.quote(str(folder))}")
+        target = read_run(options.run, DraftTrainingOptions).dataset.target
+        print(f"{folder}: a draft. Decode with it: {_decoding_command('--target', target, '--draft', folder)}")
         if options.push_to is not None:
             files = [path.name for path in folder.iterdir()]
             print(upload(folder, options.push_to, files, message="Upload draft", private=options.private))
         return
-    config = read_config(folder)
-    flag = "--draft ngram --copies" if config.option == "copies" else f"--{config.option}"
-    costs = " --cost auto" if config.option == "length" and config.default_threshold is None else ""
-    print(
-        f"{folder}: a controller checkpoint. Decode with it: specpilot generate {flag} "
-        f"{shlex.quote(str(folder))}{costs}"
-    )
+    command = _controller_command(folder, options.predictor or "")
+    print(f"{folder}: a controller checkpoint. Decode with it: {command}")
     if options.push_to is not None:
         print(push_controller(folder, options.push_to, private=options.private))
 
@@ -52,6 +52,7 @@ def calibrate(options: CalibrateOptions) -> None:
     """
     from rich.table import Table
 
+    from ...controllers.user_modules import CHECKPOINT
     from ...train import calibration
 
     console = begin()
@@ -64,10 +65,9 @@ def calibrate(options: CalibrateOptions) -> None:
         print(f"warning: on held-out prompts the calibrated controller {warning}")
     for exponent, acceptance in result.acceptance.items():
         console.print(f"the draft's probabilities to the power {exponent}: expected acceptance {acceptance:.4f}")
-    print(
-        f"{options.output}: a calibrated controller checkpoint. Decode with it: specpilot generate --length "
-        f"{shlex.quote(str(options.output))} --cost auto"
-    )
+    checkpoint = CHECKPOINT.fullmatch(options.controller)
+    command = _controller_command(options.output, checkpoint["kind"] if checkpoint else "", costs=True)
+    print(f"{options.output}: a calibrated controller checkpoint. Decode with it: {command}")
     finish(result.to_dict(), options, options.report)
 
 
@@ -76,12 +76,41 @@ def trim_vocabulary(options: TrimOptions) -> None:
 
     All other tokens get probability 0.
     """
+    from ...checkpoints import shipped
     from ...common.console import quiet
+    from ...infer.plan import TARGET
     from ...train.draft import trim_vocabulary as trim
 
     quiet()
     folder = trim(options)
-    print(
-        f"{folder}: a draft that proposes {options.keep} tokens. Decode with it: specpilot generate --draft "
-        f"{shlex.quote(str(folder))}"
-    )
+    target = options.target or (TARGET if shipped(options.draft) else "TARGET")  # TARGET: the user fills it in
+    command = _decoding_command("--target", target, "--draft", folder)
+    print(f"{folder}: a draft that proposes {options.keep} tokens. Decode with it: {command}")
+
+
+def _controller_command(folder: Path, kind: str, *, costs: bool = False) -> str:
+    """Return the command that decodes with the controller in ``folder`` and the models that it was trained for.
+
+    Args:
+        folder: the checkpoint.
+        kind: name of the kind of the controller; ``module:Config`` if it is not part of specpilot.
+        costs: whether drafts end by costs although the checkpoint has a threshold.
+    """
+    from ...controllers.checkpoints.checkpoint import read_config
+    from ...controllers.user_modules import CONFIG
+
+    config = read_config(folder)
+    models = config.provenance
+    draft = "ngram" if config.option == "copies" else models.draft
+    words = ["--target", models.target, *([] if draft is None else ["--draft", draft])]
+    words += [f"--{config.option}", f"{kind}:{folder}" if re.fullmatch(CONFIG, kind) else str(folder)]
+    if config.option == "length" and (costs or config.default_threshold is None):
+        words += ["--cost", "auto"]
+    return _decoding_command(*words)
+
+
+def _decoding_command(*words: str | Path) -> str:
+    """Return a command that decodes an example with the options ``words``."""
+    from ...compare.findings import EXAMPLE
+
+    return shlex.join(["specpilot", "generate", *map(str, words), EXAMPLE])

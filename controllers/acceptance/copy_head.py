@@ -130,7 +130,7 @@ class Copies(NamedTuple):
         rate: (M,) the prediction without a head: the text's acceptance rate after matches of this length.
         tokens: (M,) the copied tokens.
         last: (M,) the tokens before the copied tokens.
-        kept: (M,) 1 if the text continues with the copied token, else 0.
+        accepted: (M,) 1 if the text continues with the copied token, else 0.
         embedding: (V, d) the target's output embedding.
     """
 
@@ -138,7 +138,7 @@ class Copies(NamedTuple):
     rate: Tensor
     tokens: Tensor
     last: Tensor
-    kept: Tensor
+    accepted: Tensor
     embedding: Tensor
 
 
@@ -156,7 +156,7 @@ def inputs(copies: Copies, options: CopyTrainingOptions) -> tuple[Tensor, ...]:
 
 
 def loss(network: CopyHead, batch: Batch, options: CopyTrainingOptions) -> tuple[Tensor, Tensor]:
-    """Return the binary cross-entropy with the labels ``Copies.kept``, with dropout on the embeddings."""
+    """Return the binary cross-entropy with the labels ``Copies.accepted``, with dropout on the embeddings."""
     mask = batch.dropout(options.dropout, VECTORS * network.hidden_size)
     return cross_entropy(network_logits(network, batch, mask), batch.labels)
 

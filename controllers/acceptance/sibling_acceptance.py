@@ -22,7 +22,7 @@ class Coefficients(NamedTuple):
 
     bias: float
     relative: float = 0.0
-    left: float = 0.0
+    remaining: float = 0.0
     entropy: float = 0.0
     probability: float = 0.0
     rank: float = 0.0
@@ -45,7 +45,7 @@ class Sibling(NamedTuple):
 
     Attributes:
         probability: q of the child's token. At temperature 0, q is the softmax at temperature 1, here and below.
-        left: 1 minus the sum of the q of all children before it.
+        remaining: 1 minus the sum of the q of all children before it.
         entropy: entropy of q, in nats.
         rank: 1 plus the number of children that are tried before it, without the first drawn child.
         match: the n-gram match of its token.
@@ -53,7 +53,7 @@ class Sibling(NamedTuple):
     """
 
     probability: float
-    left: float
+    remaining: float
     entropy: float
     rank: int
     match: NgramMatch
@@ -61,12 +61,12 @@ class Sibling(NamedTuple):
 
     def logit(self, coefficients: Coefficients) -> float:
         """Return the log-odds of acceptance with ``coefficients``."""
-        remaining = max(self.left, SMALLEST)
-        relative = min(max(self.probability / remaining, SMALLEST), 1.0 - 1e-4)
+        mass = max(self.remaining, SMALLEST)
+        relative = min(max(self.probability / mass, SMALLEST), 1.0 - 1e-4)
         return (
             coefficients.bias
             + coefficients.relative * math.log(relative / (1.0 - relative))
-            + coefficients.left * math.log(max(remaining, 1e-4))
+            + coefficients.remaining * math.log(max(mass, 1e-4))
             + coefficients.entropy * self.entropy
             + coefficients.probability * math.log(max(self.probability, SMALLEST))
             + coefficients.rank * math.log(self.rank)

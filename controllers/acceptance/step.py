@@ -29,11 +29,11 @@ def signals_tensor(tokens: Tensor, chosen: Tensor, q: Tensor, logits: Tensor) ->
         logits: (N, V) the draft's logits.
     """
     unwarped = torch.softmax(logits.float(), -1)
-    certain, top = chosen == 1.0, q.max(-1).values
+    is_point_mass, top = chosen == 1.0, q.max(-1).values
     return torch.stack([
-        torch.where(certain, unwarped.gather(-1, tokens.unsqueeze(-1)).squeeze(-1), chosen),
+        torch.where(is_point_mass, unwarped.gather(-1, tokens.unsqueeze(-1)).squeeze(-1), chosen),
         torch.where(top == 1.0, unwarped.max(-1).values, top),
-        torch.where(certain, torch.special.entr(unwarped).sum(-1), torch.special.entr(q).sum(-1)),
+        torch.where(is_point_mass, torch.special.entr(unwarped).sum(-1), torch.special.entr(q).sum(-1)),
     ], -1)  # fmt: skip
 
 
@@ -59,7 +59,7 @@ class Step:
         hidden: (1, d) the draft's last hidden state at the token *before* y_i; the draft has not read y_i yet.
         match: returns the n-gram match of y_i; may be called only while the round is drafted.
         listed: q as a list if available, which is faster than tensor operations.
-        kept: (M,) the only tokens with finite logits, ascending; None for all.
+        kept_tokens: (M,) the only tokens with finite logits, ascending; None for all.
         draft_signals: the draft signals, if the host has read them together with the token; otherwise None.
         state_values: the predictor's :meth:`~.predictor.AcceptancePredictor.state_values` of ``hidden``, if the host
             has read them together with the token; otherwise None.
@@ -75,7 +75,7 @@ class Step:
     hidden: Tensor
     match: Callable[[], NgramMatch]
     listed: list[float] | None = field(default=None, kw_only=True)
-    kept: Tensor | None = field(default=None, kw_only=True)
+    kept_tokens: Tensor | None = field(default=None, kw_only=True)
     draft_signals: DraftSignals | None = field(default=None, kw_only=True)
     state_values: list[float] | None = field(default=None, kw_only=True)
 
@@ -133,9 +133,9 @@ class Step:
 
     @cached_property
     def unwarped(self) -> Tensor:
-        """The softmax (M,) of the logits at temperature 1, over the tokens ``kept`` or over all tokens."""
+        """The softmax (M,) of the logits at temperature 1, over the tokens ``kept_tokens`` or over all tokens."""
         logits = self.logits.flatten()
-        return torch.softmax((logits if self.kept is None else logits[self.kept]).float(), -1)
+        return torch.softmax((logits if self.kept_tokens is None else logits[self.kept_tokens]).float(), -1)
 
     @cached_property
     def unwarped_entropy(self) -> float:
@@ -144,8 +144,8 @@ class Step:
 
     def unwarped_of(self, token: int) -> float:
         """Return the probability of ``token`` under the softmax at temperature 1."""
-        if self.kept is None:
+        if self.kept_tokens is None:
             return float(self.unwarped[token]) if token < len(self.unwarped) else 0.0
-        index = int(torch.searchsorted(self.kept, token))
-        is_kept = index < len(self.kept) and int(self.kept[index]) == token
+        index = int(torch.searchsorted(self.kept_tokens, token))
+        is_kept = index < len(self.kept_tokens) and int(self.kept_tokens[index]) == token
         return float(self.unwarped[index]) if is_kept else 0.0

@@ -128,8 +128,8 @@ class Batch(NamedTuple):
         generator = torch.Generator(device)
         generator.manual_seed(self.seed)
         drawn = torch.rand((self.total, width), generator=generator, device=device)
-        kept = drawn[self.first : self.first + len(self.labels)] >= probability
-        return kept / (1 - probability)
+        is_kept = drawn[self.first : self.first + len(self.labels)] >= probability
+        return is_kept / (1 - probability)
 
 
 Parts = Callable[[], Iterator[Any]]

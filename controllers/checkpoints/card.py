@@ -31,7 +31,7 @@ print(decoder.generate("Once upon a time").text)
 
 It works with these models only: `config.json` holds their fingerprints, which are checked when it is loaded.
 
-{about}
+{properties}
 
 ## Validation
 
@@ -43,7 +43,7 @@ def model_card(config: ControllerConfig) -> str:
     """Return the text of ``README.md``."""
     pair = config.provenance
     title = config.title + (f": {pair.draft} drafting" if pair.draft else "") + f" for {pair.target}"
-    about = {
+    properties = {
         "target": f"`{pair.target}`",
         **({"draft": f"`{pair.draft}`"} if pair.draft else {}),
         **config.rows(),
@@ -60,7 +60,7 @@ def model_card(config: ControllerConfig) -> str:
         title=title,
         summary=fill(config.summary, WIDTH),
         loading=_loading(config.usage()),
-        about=_table("", about),
+        properties=_table("", properties),
         metrics=(_table("metric", metrics) if metrics else "No metrics were recorded.") + warning,
     )
 

@@ -230,8 +230,8 @@ def _check_shapes(shapes: Mapping[str, list[int]], config: ControllerConfig, fil
     """
     with torch.device("meta"):
         expected = {name: list(value.shape) for name, value in config.module().state_dict().items()}
-    if odd := sorted(shapes.keys() ^ expected.keys()):
-        raise InputError(f"{file_name}: tensor {odd[0]!r} is missing or not expected for the sizes in {CONFIG}")
+    if mismatched := sorted(shapes.keys() ^ expected.keys()):
+        raise InputError(f"{file_name}: tensor {mismatched[0]!r} is missing or not expected for the sizes in {CONFIG}")
     for name, shape in shapes.items():
         if shape != expected[name]:
             raise InputError(f"{file_name}: {name} has shape {shape}, but {CONFIG} requires {expected[name]}")

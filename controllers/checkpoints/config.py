@@ -116,8 +116,8 @@ class ControllerConfig(ABC):
         Raises:
             InputError: the controller predicts no acceptance, or reads states of another size than the draft's.
         """
-        instead = "name one that does" if self.option == "length" else f"give it as {self.option}"
-        raise InputError(f"is of kind {self.kind!r}, which predicts no acceptance of a draft model's tokens; {instead}")
+        remedy = "name one that does" if self.option == "length" else f"give it as {self.option}"
+        raise InputError(f"is of kind {self.kind!r}, which predicts no acceptance of a draft model's tokens; {remedy}")
 
     def length_controller(self, head: nn.Module, cost: CostModel | None) -> LengthController | None:
         """Return the length controller of this kind with the costs ``cost``.

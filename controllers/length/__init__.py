@@ -23,6 +23,7 @@ from .acceptance_length import AcceptanceLength
 from .adaptive_length import AdaptiveLength
 from .base import LengthController
 from .confidence import Confidence
+from .cost_based import CostBasedController, TrainedLength
 from .cost_model import CostModel
 from .cumulative_confidence import CumulativeConfidence
 from .entropy import Entropy
@@ -31,7 +32,6 @@ from .fixed import Fixed
 from .heuristic import Heuristic
 from .online_confidence import OnlineConfidence
 from .oracle import Oracle
-from .priced import PricedController, TrainedLength
 from .rate_optimal import RateOptimal
 from .rule import Rule
 from .trained import load_trained
@@ -101,11 +101,11 @@ def _built_in(spec: str) -> bool:
 def takes_cost(spec: str) -> bool:
     """Return true if the controller ``spec`` can use a cost model.
 
-    This holds for trained controllers, ``"online-confidence"``, and the user's subclasses of :class:`PricedController`.
+    This holds for trained controllers, ``"online-confidence"``, and subclasses of :class:`CostBasedController`.
     """
     if _built_in(spec):
-        return spec in RULES and RULES[spec].priced
-    return not names_class(spec) or issubclass(find_user_class(spec), PricedController)
+        return spec in RULES and RULES[spec].uses_costs
+    return not names_class(spec) or issubclass(find_user_class(spec), CostBasedController)
 
 
 def load_rule(spec: str, cost: CostModel | None = None) -> LengthController | None:
@@ -120,7 +120,7 @@ def load_rule(spec: str, cost: CostModel | None = None) -> LengthController | No
     Raises:
         InputError: a rule's parameter is wrong, or the class cannot be imported, or its constructor fails.
     """
-    return load_user_rule(spec).repriced(cost) if names_class(spec) else parse_rule(spec, cost)
+    return load_user_rule(spec).with_costs(cost) if names_class(spec) else parse_rule(spec, cost)
 
 
 def _may_be_trained(name: str) -> bool:
@@ -159,7 +159,7 @@ def parse_rule(spec: str, cost: CostModel | None = None) -> LengthController | N
         return None
     rule = RULES[name]
     if not colon and (rule.optional or rule.example is None):
-        return rule.make(cost=cost) if rule.priced else rule.make()
+        return rule.make(cost=cost) if rule.uses_costs else rule.make()
     if rule.example is None:
         raise Misspelt(f"length={spec!r}: the rule takes no number; give {name!r}")
     try:

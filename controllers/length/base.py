@@ -38,7 +38,7 @@ class LengthController(ABC):
         """
         return None
 
-    def repriced(
+    def with_costs(
         self, cost: CostModel | None = None, *, adapt: bool = False, batch: BatchCosts | None = None
     ) -> LengthController:
         """Return the same controller with other costs; ``self`` if the controller does not use costs.

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .. import MAX_DRAFT
+from .cost_based import LONGEST, PROBE
 from .cost_model import CostModel
-from .priced import LONGEST, PROBE
 from .rate import RunningRatio, best_continuation, steady_rate
 
 ACCEPTANCE = 0.6  # initial acceptance of a draft model's tokens
@@ -57,10 +57,10 @@ class DraftSources:
         rate = steady_rate(ACCEPTANCE, cost)
         self.rate = RunningRatio(rate, PRIOR * cost.round(0), ROUNDS)
         gains = [ACCEPTANCE**k for k in range(1, MAX_DRAFT + 1)]
-        worth = gains[: max(1, best_continuation(ACCEPTANCE, ACCEPTANCE, rate, cost).tokens)]
-        self.drafted = RunningRatio(len(worth), DRAFTS, ROUNDS)
-        self.forwards = RunningRatio(len(worth), DRAFTS, ROUNDS)
-        self.accepted = RunningRatio(sum(worth), DRAFTS, ROUNDS)
+        paying_gains = gains[: max(1, best_continuation(ACCEPTANCE, ACCEPTANCE, rate, cost).tokens)]
+        self.drafted = RunningRatio(len(paying_gains), DRAFTS, ROUNDS)
+        self.forwards = RunningRatio(len(paying_gains), DRAFTS, ROUNDS)
+        self.accepted = RunningRatio(sum(paying_gains), DRAFTS, ROUNDS)
         self.idle, self.patience = 0, PROBE
 
     def plan(self, survivals: Iterable[float], max_draft: int = MAX_DRAFT, *, measure: bool = False) -> Plan:

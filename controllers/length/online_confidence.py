@@ -20,8 +20,8 @@ from ...common.errors import InputError
 from .. import MAX_DRAFT
 from ..acceptance.calibration import newton_weights, sigmoid
 from ..acceptance.step import Step
+from .cost_based import CostBasedController, Probes
 from .cost_model import BatchCosts, CostModel
-from .priced import PricedController, Probes
 from .rate import RunningRatio, best_continuation, drafting_pays, steady_rate
 from .rule import Rule
 from .running_cost import RunningCost
@@ -40,7 +40,7 @@ ROUNDS, PRIOR = 128.0, 16.0  # memory of the rate, and weight of the initial rat
 Evidence = tuple[float, float, float, float]  # x, see :func:`step_evidence`
 
 
-class OnlineConfidence(PricedController):
+class OnlineConfidence(CostBasedController):
     """Stops by acceptance predictions that are learned from every verified token, without prior training.
 
     The fitted model belongs to the decoder: it is kept between texts and shared by the texts of a batch. The drafts and
@@ -77,7 +77,7 @@ class OnlineConfidence(PricedController):
         self.fit = AcceptanceFit()
         self.start_text()
 
-    def repriced(
+    def with_costs(
         self, cost: CostModel | None = None, *, adapt: bool = False, batch: BatchCosts | None = None
     ) -> OnlineConfidence:
         return self if self.cost is None else OnlineConfidence(cost=cost or self.cost, adapt=adapt, batch=batch)
@@ -190,4 +190,4 @@ def refit(parameters: list[float], tokens: Sequence[tuple[int, Evidence, bool]])
     return solution.tolist()
 
 
-RULE = Rule("online-confidence", OnlineConfidence, "0.4", optional=True, priced=True)
+RULE = Rule("online-confidence", OnlineConfidence, "0.4", optional=True, uses_costs=True)

@@ -64,4 +64,4 @@ class OnlineConfidenceTree(RateOptimalTree):
         super().end_tree(parents, visits)
         for visit in visits:
             assert isinstance(visit, ConfidenceVisit)
-            self.fit.add(visit.position, visit.evidence, visit.kept == 0)
+            self.fit.add(visit.position, visit.evidence, visit.accepted_child == 0)

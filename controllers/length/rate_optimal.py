@@ -21,8 +21,8 @@ from ..acceptance.calibration import sigmoid
 from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.step import Step
 from ..sampling import SamplingParams
+from .cost_based import PRIOR, TrainedLength
 from .cost_model import BatchCosts, CostModel
-from .priced import PRIOR, TrainedLength
 from .rate import RunningRatio, best_continuation, drafting_pays
 
 TOKENS = 256.0  # memory of mean acceptances, in tokens
@@ -55,7 +55,7 @@ class RateOptimal(TrainedLength):
         self.first = RunningRatio(predictor.mean, FIRST, SHARED)  # acceptances per first token of a draft
         super().__init__(predictor.mean, cost, adapt=adapt, batch=batch)
 
-    def repriced(
+    def with_costs(
         self, cost: CostModel | None = None, *, adapt: bool = False, batch: BatchCosts | None = None
     ) -> RateOptimal:
         return RateOptimal(self.predictor, cost or self.cost, adapt=adapt, batch=batch)
@@ -79,7 +79,7 @@ class RateOptimal(TrainedLength):
     def start_round(self) -> bool:
         if self.cost.never_pays and self.running is None:
             return False  # the price of a token is at least 1
-        self.begun = True
+        self.has_started = True
         self.survival, self.predicted = 1.0, []
         pays = drafting_pays(self.first.value, self.later.value, self.rate.value, self.cost)
         return self.begin_draft(pays=pays, may_pay=self._least_price() < CERTAIN)

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from ..acceptance.calibration import sigmoid
 from ..acceptance.predictor import AcceptancePredictor
 from ..acceptance.step import Step
+from .cost_based import PRIOR
 from .cost_model import BatchCosts, CostModel, level_cost, read_cost, tree_cost
-from .priced import PRIOR
 from .rate import RunningRatio, best_continuation
 from .rate_optimal import SHIFT, TOKENS, RateOptimal
 
@@ -36,12 +36,12 @@ class Visit:
     Attributes:
         accept: the predicted acceptance of the first child.
         siblings: the predicted acceptance of each further child, given that the children before it are rejected.
-        kept: index of the accepted child, if verification reached the node; None if no child was accepted.
+        accepted_child: index of the accepted child, if verification reached the node; None if no child was accepted.
     """
 
     accept: float
     siblings: list[float] = field(default_factory=list)
-    kept: int | None = None
+    accepted_child: int | None = None
 
 
 class SiblingAcceptance:
@@ -56,17 +56,17 @@ class SiblingAcceptance:
         self.rescue = RunningRatio(RESCUE, PRIOR, TOKENS)
         self.shift = 0.0
 
-    def add(self, predicted: Sequence[float], kept: int | None) -> None:
+    def add(self, predicted: Sequence[float], accepted_sibling: int | None) -> None:
         """Learn from the siblings of a rejected first child.
 
         Args:
             predicted: the predicted acceptance of each sibling.
-            kept: the number of the accepted sibling, from 1; None if all were rejected.
+            accepted_sibling: the number of the accepted sibling, from 1; None if all were rejected.
         """
-        self.rescue.add(kept is not None, 1.0)
-        for accept in predicted[:kept]:
+        self.rescue.add(accepted_sibling is not None, 1.0)
+        for accept in predicted[:accepted_sibling]:
             self.shift -= SHIFT * accept
-        if kept is not None:
+        if accepted_sibling is not None:
             self.shift += SHIFT
 
 
@@ -188,17 +188,17 @@ class RateOptimalTree(RateOptimal):
         if self.running is not None and self.running.cost is not self.cost:
             self.rate.below *= tree_cost(self.running.cost, parents) / tree_cost(self.cost, parents)
             self.cost = self.running.cost
-        accepted = sum(visit.kept is not None for visit in visits)
+        accepted = sum(visit.accepted_child is not None for visit in visits)
         seconds = tree_cost(self.cost, parents)
         self.rate.add(accepted + 1.0, seconds)
         self._count_draft(accepted, seconds)
         for depth, visit in enumerate(visits):
-            first = visit.kept == 0
+            first = visit.accepted_child == 0
             if depth:
                 self.later.add(first, 1.0)
             self.shift += SHIFT * (first - visit.accept)
             if visit.siblings and not first:
-                self.siblings.add(visit.siblings, visit.kept)
+                self.siblings.add(visit.siblings, visit.accepted_child)
 
     def end_round(self, drafted: int, accepted: int) -> None:
         """Do nothing, because the drafter reports trees to :meth:`end_tree`."""

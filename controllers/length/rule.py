@@ -22,14 +22,14 @@ class Rule:
         make: returns the controller for the number after the name, or without an argument.
         example: an example of the number, for messages; None if the rule has no number.
         optional: whether the number may be left out.
-        priced: whether the rule without a number uses a cost model, the keyword ``cost``.
+        uses_costs: whether the rule without a number uses a cost model, the keyword ``cost``.
     """
 
     name: str
     make: Callable[..., LengthController]
     example: str | None = None
     optional: bool = False
-    priced: bool = False
+    uses_costs: bool = False
 
 
 def first_length(rule: str, first: float) -> int:

@@ -15,11 +15,11 @@ Rounds that several requests share are fitted with a line: the shape is that of 
   model. While nothing is drafted, the weights of rounds that drafted decay more slowly.
 
 If every round drafts, the time of a round without a draft is unknown, and so is the gain of drafting. If no round
-drafts, no time corrects the cost of drafting. ``alone_is_due`` and ``draft_is_due`` return when a round should do the
-opposite to measure its time, for a limited share of the time. The limit uses the current costs. If the initial cost of
-drafting is far too high, almost no draft is due by this limit. A draft is therefore also due after a number of rounds
-that doubles with each measured draft, independent of its cost. If the measured drafts take less than half of their time
-by the initial cost model, their median replaces this time.
+drafts, no time corrects the cost of drafting. ``no_draft_is_due`` and ``draft_is_due`` return when a round should do
+the opposite to measure its time, for a limited share of the time. The limit uses the current costs. If the initial cost
+of drafting is far too high, almost no draft is due by this limit. A draft is therefore also due after a number of
+rounds that doubles with each measured draft, independent of its cost. If the measured drafts take less than half of
+their time by the initial cost model, their median replaces this time.
 
 Rounds that several requests share take longer, and drafts take another share of them. There is a fit for each power of
 two of requests (``at``), which starts from that of the next smaller number.
@@ -68,27 +68,27 @@ class RoundSums:
 
     Attributes:
         shape: the shape of a verification's time; empty for a line.
-        alone: sums over rounds without a draft: 1 and seconds.
+        undrafted: sums over rounds without a draft: 1 and seconds.
         drafted: sums over rounds with a draft of n equivalent tokens and m forwards: 1, n, m, n², nm, m², and seconds
             times 1, n and m.
     """
 
     def __init__(
-        self, alone: Sequence[float] = (0.0,) * 2, drafted: Sequence[float] = (0.0,) * 9, shape: Shape = ()
+        self, undrafted: Sequence[float] = (0.0,) * 2, drafted: Sequence[float] = (0.0,) * 9, shape: Shape = ()
     ) -> None:
-        self.alone, self.drafted, self.shape = [*alone], [*drafted], shape
+        self.undrafted, self.drafted, self.shape = [*undrafted], [*drafted], shape
 
     def add(self, tokens: int, forwards: int, seconds: float, weight: float = 1.0) -> None:
         """Add a round with a draft of ``tokens`` tokens and ``forwards`` forwards, which took ``seconds``."""
         n, m, t = equivalent_tokens(self.shape, tokens + 1) - 1 if self.shape else tokens, forwards, seconds
-        sums = self.drafted if tokens else self.alone
+        sums = self.drafted if tokens else self.undrafted
         values = (1.0, n, m, n * n, n * m, m * m, t, n * t, m * t) if tokens else (1.0, t)
         for index, value in enumerate(values):
             sums[index] += weight * value
 
-    def decay(self, alone: float, drafted: float) -> None:
+    def decay(self, undrafted: float, drafted: float) -> None:
         """Multiply the weights of rounds without a draft and of rounds with one."""
-        self.alone = [alone * value for value in self.alone]
+        self.undrafted = [undrafted * value for value in self.undrafted]
         self.drafted = [drafted * value for value in self.drafted]
 
     def fit(self, prior: CostModel, weight: float, trust: float = 0.0) -> CostModel:
@@ -102,14 +102,14 @@ class RoundSums:
             trust: weight of the prior's times, in rounds.
         """
         round_factor, draft_factor = self._slowdown(prior, trust)
-        sums, first = RoundSums(self.alone, self.drafted, self.shape), prior.round(0)
+        sums, first = RoundSums(self.undrafted, self.drafted, self.shape), prior.round(0)
         for tokens, forwards in POINTS:
             seconds = round_factor * first + draft_factor * (prior.round(tokens, forwards) - first)
             sums.add(tokens, forwards, seconds, weight)
-        alone, (drafts, n, m, nn, nm, mm, t, nt, mt) = sums.alone, sums.drafted
-        moments = [[alone[0] + drafts, drafts, n, m], [drafts, drafts, n, m], [n, n, nn, nm], [m, m, nm, mm]]
-        fixed, start, per_token, t_draft = _least_squares(moments, [alone[1] + t, t, nt, mt])
-        fixed = max(LEAST * (alone[1] + t) / (alone[0] + drafts), fixed)
+        undrafted, (drafts, n, m, nn, nm, mm, t, nt, mt) = sums.undrafted, sums.drafted
+        moments = [[undrafted[0] + drafts, drafts, n, m], [drafts, drafts, n, m], [n, n, nn, nm], [m, m, nm, mm]]
+        fixed, start, per_token, t_draft = _least_squares(moments, [undrafted[1] + t, t, nt, mt])
+        fixed = max(LEAST * (undrafted[1] + t) / (undrafted[0] + drafts), fixed)
         per_token = min(max(per_token, LEAST_SHARE * fixed), fixed)
         return CostModel(t_draft, fixed - per_token, per_token, start, self.shape)
 
@@ -125,7 +125,7 @@ class RoundSums:
             trust: weight of the factors 1, in rounds.
         """
         drafts, n, m, nn, nm, mm, t, nt, mt = self.drafted
-        rounds, seconds = self.alone[0] + drafts, self.alone[1] + t
+        rounds, seconds = self.undrafted[0] + drafts, self.undrafted[1] + t
         first, costs = prior.round(0), (prior.t_draft_start, prior.t_verify_token, prior.t_draft)
         table = ((drafts, n, m), (n, nn, nm), (m, nm, mm))  # Σ of products of (1, n, m)
         # Sums of the time that drafting adds by the prior, of its squares, and of its products with the times.
@@ -207,7 +207,7 @@ class RunningCost:
         beginning: the decaying weight of the initial cost model's points.
         new: number of rounds since the last fit.
         drafting, drafting_seconds: number and time of the rounds since the last one without a draft.
-        due: result of ``alone_is_due`` in this round, for the first text that called it; None before.
+        no_draft_due: result of ``no_draft_is_due`` in this round, for the first text that called it; None before.
         idle, idle_seconds: number and time of the rounds since the last forward of the draft.
         draft_due: result of ``draft_is_due`` in this round; None before.
         tries: number of rounds that drafted for a measurement and could not be measured.
@@ -222,7 +222,7 @@ class RunningCost:
         self.beginning = BEGINNING
         self.new = 0
         self.drafting, self.drafting_seconds = 0, 0.0
-        self.due: bool | None = None
+        self.no_draft_due: bool | None = None
         self.idle, self.idle_seconds = 0, 0.0
         self.draft_due: bool | None = None
         self.tries = 0
@@ -289,9 +289,9 @@ class RunningCost:
         If the round was to measure a round without a draft, the next try follows later. If it was to measure a draft,
         the next rounds try again, because the first draft of a text also reads the prompt.
         """
-        if self.due:
+        if self.no_draft_due:
             self._begin_drafting()
-        self.due = None
+        self.no_draft_due = None
         if self.draft_due:
             self.tries += 1
             if self.tries == TRIES:
@@ -301,7 +301,7 @@ class RunningCost:
     def _begin_drafting(self) -> None:
         """Reset the counters of rounds that draft."""
         self.drafting, self.drafting_seconds = 0, 0.0
-        self.due = None
+        self.no_draft_due = None
 
     def _begin_idling(self) -> None:
         """Reset the counters of rounds without a forward of the draft."""
@@ -315,20 +315,20 @@ class RunningCost:
         may be a share ``LOSS`` of the time. After ``patience`` rounds a draft is due, independent of its cost.
         """
         if self.draft_due is None:
-            lost = self.cost.round(1) - self.cost.round(0)
-            affordable = self.idle >= LEAST_IDLE and lost <= LOSS * self.idle_seconds
+            loss = self.cost.round(1) - self.cost.round(0)
+            affordable = self.idle >= LEAST_IDLE and loss <= LOSS * self.idle_seconds
             self.draft_due = affordable or self.idle >= self.patience
         return self.draft_due
 
-    def alone_is_due(self, rate: float) -> bool:
+    def no_draft_is_due(self, rate: float) -> bool:
         """Return true if no text should draft in this round, to measure such a round.
 
         The round yields one token, instead of those that ``rate``, in tokens per second, yields in its time.
         """
-        if self.due is None:
-            lost = self.cost.round(0) - 1.0 / rate
-            self.due = self.drafting >= LEAST_DRAFTING and lost <= LOSS * self.drafting_seconds
-        return self.due
+        if self.no_draft_due is None:
+            loss = self.cost.round(0) - 1.0 / rate
+            self.no_draft_due = self.drafting >= LEAST_DRAFTING and loss <= LOSS * self.drafting_seconds
+        return self.no_draft_due
 
 
 def _least_squares(moments: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:

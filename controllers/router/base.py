@@ -29,6 +29,6 @@ class Router(ABC):
         """Return the probability of each arm for a prompt's ``embedding`` (d,); one-hot for deterministic routers."""
 
 
-def certain(arm: int, arms: int) -> list[float]:
+def one_hot(arm: int, arms: int) -> list[float]:
     """Return the one-hot weights for the choice of ``arm`` among ``arms`` arms."""
     return [float(index == arm) for index in range(arms)]

@@ -20,7 +20,7 @@ from ..checkpoints.fingerprint import PairFingerprint
 from ..checkpoints.provenance import EXACT, differ_in_acceptance
 from ..sampling import SamplingParams
 from ..training_options import RouterTrainingOptions
-from .base import Router, certain
+from .base import Router, one_hot
 
 WIDTH = 512
 
@@ -181,4 +181,4 @@ class PolicyRouter(Router):
 
     def weigh(self, embedding: Tensor) -> list[float]:
         probabilities = self.probabilities(embedding)
-        return probabilities if self.sample else certain(probabilities.index(max(probabilities)), self.arms)
+        return probabilities if self.sample else one_hot(probabilities.index(max(probabilities)), self.arms)

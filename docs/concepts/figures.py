@@ -318,7 +318,7 @@ def block_verification() -> str:
     picture = Picture(800, 330, "Token-wise and block verification")
     p = torch.tensor([[0.6, 0.4]] * 4, dtype=torch.float64)
     q = torch.tensor([[0.3, 0.7]] * 3, dtype=torch.float64)
-    kept = {"token-wise": [0.0] * 3, "block": [0.0] * 3}
+    acceptance = {"token-wise": [0.0] * 3, "block": [0.0] * 3}
     for number in range(8):
         tokens = [number >> place & 1 for place in range(3)]
         chance = float(q[range(3), tokens].prod())
@@ -329,13 +329,13 @@ def block_verification() -> str:
             fails = 1.0
             for later in passes[place:]:
                 fails *= 1.0 - later
-            kept["token-wise"][place] += chance * single[place]
-            kept["block"][place] += chance * (1.0 - fails)
+            acceptance["token-wise"][place] += chance * single[place]
+            acceptance["block"][place] += chance * (1.0 - fails)
     axes = Axes(picture, (80, 56, 440, 210), (0.4, 3.6), (0, 0.8))
     y_title = "probability that at least k tokens are accepted"
     axes.draw("number of tokens, k", y_title, (1, 2, 3), (0, 0.2, 0.4, 0.6, 0.8))
     styles = ((LIGHT_BLUE, BLUE, -1), (LIGHT_GREEN, GREEN, 1))
-    for (name, values), (fill, stroke, side) in zip(kept.items(), styles, strict=True):
+    for (name, values), (fill, stroke, side) in zip(acceptance.items(), styles, strict=True):
         for place, value in enumerate(values, 1):
             axes.bar(place + 0.17 * side, 0, value, 40, fill, stroke)
             x, y = axes.at(place + 0.17 * side, value)

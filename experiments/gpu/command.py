@@ -90,7 +90,7 @@ def pair_of(name: str, device: torch.device, results: Results) -> Pair | None:
 
 
 def measure_shape(
-    name: str, options: GpuOptions, results: Results, tasks: TasksOf, wanted: Callable[[str], bool]
+    name: str, options: GpuOptions, results: Results, tasks: TasksOf, is_requested: Callable[[str], bool]
 ) -> None:
     """Run the measurements of the pair with the sizes ``name``.
 
@@ -99,7 +99,7 @@ def measure_shape(
         options: the options of the command.
         results: stores the results.
         tasks: yields the measurements of a part.
-        wanted: returns true for the names of measurements to run.
+        is_requested: returns true for the names of measurements to run.
     """
     device = torch.device(options.device)
     bandwidth = (results.current("floor") or {}).get("read TB/s")
@@ -108,7 +108,7 @@ def measure_shape(
         for part in several(options.parts):
             subject: Subject | None = None
             for task, call in tasks(part, name, graphs):
-                if not wanted(task):
+                if not is_requested(task):
                     continue
                 pair = pair or pair_of(name, device, results)
                 if pair is None:
@@ -150,11 +150,11 @@ def measure(options: GpuOptions, results: Results) -> None:
     turns: list[tuple[TasksOf, bool]] = [(measurements.tasks, False), (measurements.late_tasks, False), (_all, True)]
     for tasks, again in turns:
 
-        def wanted(task: str, again: bool = again) -> bool:
+        def is_requested(task: str, again: bool = again) -> bool:
             return results.current(task) is None and (task in failed) == again
 
         for name in several(options.shapes):
-            measure_shape(name, options, results, tasks, wanted)
+            measure_shape(name, options, results, tasks, is_requested)
             measurements.clear(device)
     if "tests" in several(options.parts):
         started = time.perf_counter()
@@ -169,12 +169,12 @@ def _all(part: str, name: str, graphs: str) -> Iterator[measurements.Task]:
 def step_table(results: Results) -> Table:
     """Return the table of forwards, with a row for each pair and each setting of the graphs."""
     rows = []
-    shown = ("1x1", "1x4", "1x8", "4x4", "16x4", "draft step")
+    columns = ("1x1", "1x4", "1x8", "4x4", "16x4", "draft step")
     for key in results.entries:
         values = results.current(key)
         if key.startswith("steps: ") and values is not None:
             name, graphs = key.removeprefix("steps: ").split(", graphs ")
-            row = {"model": name, "graphs": graphs} | {n: f"{values[n]:.2f}" for n in shown}
+            row = {"model": name, "graphs": graphs} | {n: f"{values[n]:.2f}" for n in columns}
             share = values.get("share of the floor")
             rows.append(row | {"of the floor": "" if share is None else f"{share:.0%}"})
     return Table("milliseconds of a forward by texts x tokens", rows)

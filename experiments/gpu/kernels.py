@@ -46,7 +46,7 @@ FREE = {
     "new_empty",
     "new_empty_strided",
 }
-ONE = {
+SINGLE_KERNEL = {
     torch.nn.functional.rms_norm, torch.rms_norm, torch.nn.functional.layer_norm, torch.layer_norm,
     torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax,
     torch.nn.functional.scaled_dot_product_attention,
@@ -81,7 +81,7 @@ class _Wholes(TorchFunctionMode):
         self.operators = operators
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in ONE or self.operators.inside:
+        if func not in SINGLE_KERNEL or self.operators.inside:
             return func(*args, **(kwargs or {}))
         self.operators.counts[func.__name__] += 1
         self.operators.inside = True
@@ -129,7 +129,7 @@ def of_transformers(model: PreTrainedModel, tokens: int) -> Counter[str]:
 
 
 @torch.no_grad()
-def of_ours(model: PreTrainedModel, tokens: int) -> Counter[str]:
+def of_specpilot(model: PreTrainedModel, tokens: int) -> Counter[str]:
     """Return the operators, by name, of specpilot's forward of fixed shape over ``tokens`` tokens after a prompt.
 
     Copies of inputs to the forward and of results from it count.
@@ -151,7 +151,7 @@ def count(architecture: str, tokens: int) -> dict[str, Any]:
     The operators of a layer are also listed by name.
     """
     result: dict[str, Any] = {}
-    for way, call in zip(WAYS, (of_transformers, of_ours), strict=True):
+    for way, call in zip(WAYS, (of_transformers, of_specpilot), strict=True):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fewer, more = (call(model_of(architecture, layers), tokens) for layers in LAYERS)

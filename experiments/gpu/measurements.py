@@ -288,33 +288,33 @@ def ways(beside_transformers: bool) -> Iterator[Task]:
         beside_transformers: whether transformers' ``generate`` is also measured.
     """
 
-    def ours(length: Any, texts: int = 1) -> Task:
+    def specpilot_task(length: Any, texts: int = 1) -> Task:
         name = f"ours, {'' if isinstance(length, str) else 'K='}{length}"
-        return name + f", {texts} texts" * (texts > 1), partial(timed_way, partial(our_way, length=length), texts)
+        return name + f", {texts} texts" * (texts > 1), partial(timed_way, partial(specpilot_way, length=length), texts)
 
-    def theirs(name: str, texts: int = 1, assisted: bool = False, **options: Any) -> Iterator[Task]:
+    def transformers_tasks(name: str, texts: int = 1, assisted: bool = False, **options: Any) -> Iterator[Task]:
         if beside_transformers:
             way = partial(transformers_way, assisted=assisted, **options)
             # What is compiled or captured depends on the length; eager forwards need but their libraries.
             timed = partial(timed_way, way, texts, warm=None if options else 8)
             yield f"transformers{name}" + f", {texts} texts" * (texts > 1), timed
 
-    yield ours(0)
-    yield from theirs("")
-    yield ours(4)
-    yield ours(2)
-    yield from theirs(", assisted", assisted=True)
-    yield ours("confidence:0.4")
+    yield specpilot_task(0)
+    yield from transformers_tasks("")
+    yield specpilot_task(4)
+    yield specpilot_task(2)
+    yield from transformers_tasks(", assisted", assisted=True)
+    yield specpilot_task("confidence:0.4")
     for texts in (4, 16):
-        yield ours(0, texts)
-        yield ours(4, texts)
-        yield from theirs("", texts)
+        yield specpilot_task(0, texts)
+        yield specpilot_task(4, texts)
+        yield from transformers_tasks("", texts)
     for tree, options in TREES.items():
         yield f"ours, tree {tree}", partial(timed_way, partial(tree_way, **options), 1)
     for length in (*LENGTHS, *RULES):
         if length not in (0, 2, 4):
-            yield ours(length)
-    yield from theirs(", static cache", cache_implementation="static", disable_compile=True)
+            yield specpilot_task(length)
+    yield from transformers_tasks(", static cache", cache_implementation="static", disable_compile=True)
 
 
 Way = Callable[[Subject, int, int], Any]  # of the texts and the tokens of each
@@ -331,10 +331,10 @@ def timed_way(way: Way, texts: int, subject: Subject, warm: int | None = None) -
     """
     way(subject, texts, min(warm or NEW, NEW))
     passes = [seconds(subject.device, lambda: way(subject, texts, NEW)) for _ in range(PASSES)]
-    return {"tokens/s": round(texts * NEW / median(passes), 1), "passes": [round(one, 3) for one in passes]}
+    return {"tokens/s": round(texts * NEW / median(passes), 1), "passes": [round(duration, 3) for duration in passes]}
 
 
-def our_way(subject: Subject, texts: int, new: int, *, length: Any) -> None:
+def specpilot_way(subject: Subject, texts: int, new: int, *, length: Any) -> None:
     decode(subject.decoder, [PROMPT] * texts, length=length, max_new_tokens=new)
 
 

@@ -17,7 +17,7 @@ from specpilot.common.files import replacing
 from specpilot.common.machine import commit, machine, processor, versions
 
 CHECKOUT = Path(__file__).parents[2]
-OTHERS = {".git", "build", "dist", "runs", "tests", "docs"}  # folders whose programs change no result
+IGNORED_FOLDERS = {".git", "build", "dist", "runs", "tests", "docs"}  # folders whose programs change no result
 HEADER = ("machine", "versions")
 
 
@@ -37,7 +37,7 @@ def code() -> str:
     digest = hashlib.sha256()
     for path in sorted(CHECKOUT.rglob("*.py")):
         parts = path.relative_to(CHECKOUT).parts
-        if parts[0] not in OTHERS and not parts[0].startswith("."):
+        if parts[0] not in IGNORED_FOLDERS and not parts[0].startswith("."):
             digest.update("/".join(parts).encode() + b"\0" + path.read_bytes())
     return (name.removesuffix("+changes") + "+" if name else "files ") + digest.hexdigest()[:12]
 

@@ -104,7 +104,7 @@ def trained(subject: Subject, count: int) -> dict[str, float]:
 
     def step() -> None:
         p, _, logits = module.predictions(batch)
-        loss: Any = (1 - torch.stack([overlap(one, p) for one in logits])).mean()
+        loss: Any = (1 - torch.stack([overlap(position_logits, p) for position_logits in logits])).mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

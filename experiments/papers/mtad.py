@@ -220,8 +220,12 @@ def _beams_table(runs: Mapping[DecoderSpec, Runs], widths: dict[int, DecoderSpec
 
 
 def _draw(runs: Mapping[DecoderSpec, Runs], specs: Specs, path: Path) -> None:
-    figure, (one, two, three, four) = canvases(11, 8, 2, 2)
-    panels = ((one, specs.joint, "K, tokens per step (MTJD)"), (two, specs.taus, "τ"), (three, specs.widths, "beams W"))
+    figure, (length_axes, threshold_axes, width_axes, speed_axes) = canvases(11, 8, 2, 2)
+    panels = (
+        (length_axes, specs.joint, "K, tokens per step (MTJD)"),
+        (threshold_axes, specs.taus, "τ"),
+        (width_axes, specs.widths, "beams W"),
+    )
     for axes, family, name in panels:
         perplexities = [runs[spec].perplexity for spec in family.values()]
         errors = [[x["value"] - x["low"] for x in perplexities], [x["high"] - x["value"] for x in perplexities]]
@@ -234,9 +238,9 @@ def _draw(runs: Mapping[DecoderSpec, Runs], specs: Specs, path: Path) -> None:
             other.set_ylabel("tokens per target forward", color="tab:orange")
     for name, spec in specs.rules.items():
         x, y = runs[spec].tokens_per_forward["value"], runs[spec].perplexity["value"]
-        four.plot(x, y, "^" if spec.lossy else "o", color="tab:red" if spec.lossy else "tab:blue")
-        four.annotate(name, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
-    label(four, "tokens per target forward (triangles: lossy)", "perplexity", legend=None)
+        speed_axes.plot(x, y, "^" if spec.lossy else "o", color="tab:red" if spec.lossy else "tab:blue")
+        speed_axes.annotate(name, (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
+    label(speed_axes, "tokens per target forward (triangles: lossy)", "perplexity", legend=None)
     save(figure, path)
 
 

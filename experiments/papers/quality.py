@@ -40,8 +40,8 @@ def perplexity(likelihoods: Sequence[Likelihood]) -> dict[str, float]:
     """Return the perplexity over the tokens of all outputs, and its 95 % interval over resampled outputs."""
     return interval(
         lambda log_p, tokens: np.exp(-log_p / tokens),
-        np.array([one.log_p for one in likelihoods]),
-        np.array([one.tokens for one in likelihoods]),
+        np.array([likelihood.log_p for likelihood in likelihoods]),
+        np.array([likelihood.tokens for likelihood in likelihoods]),
     ).to_dict()
 
 
@@ -50,7 +50,7 @@ def perplexity_change(likelihoods: Sequence[Likelihood], baseline: Sequence[Like
     return interval(
         lambda a, n, b, m: np.exp(b / m - a / n) - 1,
         *(
-            np.array([getattr(one, name) for one in runs])
+            np.array([getattr(run, name) for run in runs])
             for runs in (likelihoods, baseline)
             for name in ("log_p", "tokens")
         ),

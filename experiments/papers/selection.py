@@ -139,18 +139,20 @@ def _temperatures(by: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def _draw(tables: Mapping[str, Any], path: Path) -> None:
-    figure, (left, right) = canvases(11, 4, 1, 2)
+    figure, (share_axes, speed_axes) = canvases(11, 4, 1, 2)
     alphas = [point["alpha"] for point in tables["figure_2"]]
     for name in tables["figure_2"][0]["shares"]:
-        left.plot(alphas, [point["shares"][name] for point in tables["figure_2"]], "o-", label=name)
-    label(left, "α, weight of alignment", "share of the dynamic policy's choices", legend=8)
+        share_axes.plot(alphas, [point["shares"][name] for point in tables["figure_2"]], "o-", label=name)
+    label(share_axes, "α, weight of alignment", "share of the dynamic policy's choices", legend=8)
     counts = [point["examples"] for point in tables["figure_3"]]
-    right.semilogx(counts, [point["speedup"] for point in tables["figure_3"]], "o-", label="policy, mean over seeds")
+    speed_axes.semilogx(
+        counts, [point["speedup"] for point in tables["figure_3"]], "o-", label="policy, mean over seeds"
+    )
     singles = tables["table_5"]["with autoregressive"]["rows"]
     for place, (name, cells) in enumerate(singles.items()):
         if name not in (POLICY, "policy, dynamic", "autoregressive"):
-            right.axhline(cells["average"], linestyle=":", color=f"C{place + 1}", label=name)
-    label(right, "training prompts", "speed-up over autoregressive", legend=8)
+            speed_axes.axhline(cells["average"], linestyle=":", color=f"C{place + 1}", label=name)
+    label(speed_axes, "training prompts", "speed-up over autoregressive", legend=8)
     save(figure, path)
 
 

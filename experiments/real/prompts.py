@@ -65,11 +65,11 @@ def write_prompts(data: Path, folder: Path, per_kind: int, held_out: int, seed: 
     rows = [row for kind, texts in chosen.items() for row in _rows(kind, "", texts)]
     chooser.shuffle(rows)
     subjects = {_subject(row["prompt"]) for row in rows}
-    left = []
+    held_out_rows = []
     for kind, texts in by_kind.items():
         unseen = [*dict.fromkeys(text for text in texts if _subject(text) not in subjects)]
-        left += _rows(kind, "held-out-", chooser.sample(unseen, min(held_out, len(unseen))))
-    for name, written in ((PROMPTS, rows), (HELD_OUT, left)):
+        held_out_rows += _rows(kind, "held-out-", chooser.sample(unseen, min(held_out, len(unseen))))
+    for name, written in ((PROMPTS, rows), (HELD_OUT, held_out_rows)):
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in written), encoding="utf-8")
 
 

@@ -172,18 +172,18 @@ def new_network(options: TrainingOptions, data: DataSummary, parts: Parts) -> Le
     return head
 
 
-def outcome_rates(places: Tensor, kept: Tensor) -> Tensor:
+def outcome_rates(places: Tensor, outcomes: Tensor) -> Tensor:
     """Return the rates (M, 2) of :class:`Outcomes` before each round, as if all earlier drafts had one token.
 
     Args:
         places: (M,) number of tokens of the text before each round, from 1, text by text.
-        kept: (M, 10) outcomes of the drafted tokens.
+        outcomes: (M, 10) outcomes of the drafted tokens.
     """
-    outcomes, rates = Outcomes(), []
-    for place, outcome in zip(places.tolist(), kept[:, 0].tolist(), strict=True):
-        outcomes = Outcomes() if place == 1 else outcomes
-        rates.append(outcomes.rates)
-        outcomes.add(outcome == ACCEPTED)
+    text_outcomes, rates = Outcomes(), []
+    for place, outcome in zip(places.tolist(), outcomes[:, 0].tolist(), strict=True):
+        text_outcomes = Outcomes() if place == 1 else text_outcomes
+        rates.append(text_outcomes.rates)
+        text_outcomes.add(outcome == ACCEPTED)
     return torch.tensor(rates).reshape(len(places), len(MEMORIES))
 
 
@@ -200,16 +200,16 @@ def inputs(examples: Examples, options: TrainingOptions) -> tuple[Tensor, ...]:
     return rates[is_first][text_index], states[is_first][text_index]
 
 
-def decided(kept: Tensor) -> Tensor:
+def decided(outcomes: Tensor) -> Tensor:
     """Return a mask (M, 10) of the drafted tokens that the target decides on.
 
     The target decides on a token if all tokens before it are accepted.
 
     Args:
-        kept: (M, 10) outcomes of the drafted tokens.
+        outcomes: (M, 10) outcomes of the drafted tokens.
     """
-    first = torch.ones_like(kept[:, :1], dtype=torch.bool)
-    return (kept != NOT_DRAFTED) & torch.cat([first, kept[:, :-1] == ACCEPTED], 1)
+    first = torch.ones_like(outcomes[:, :1], dtype=torch.bool)
+    return (outcomes != NOT_DRAFTED) & torch.cat([first, outcomes[:, :-1] == ACCEPTED], 1)
 
 
 def loss(network: LengthHead, batch: Batch, options: TrainingOptions) -> tuple[Tensor, Tensor]:
@@ -295,7 +295,7 @@ class PlannedLength(TrainedLength):
     def start_round(self) -> bool:
         if self.cost.never_pays and self.running is None:
             return False
-        self.begun = True
+        self.has_started = True
         if self.plan is None or self.every == "round":
             self.plan = self.best_length(self.survivals(self.outcomes.rates, self.state))
         return self.begin_draft(pays=self.plan > 0, may_pay=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specpilot.common.errors import InputError
 from specpilot.controllers.router import Router
-from specpilot.controllers.router.base import certain
+from specpilot.controllers.router.base import one_hot
 from torch import Tensor
 
 
@@ -17,4 +17,4 @@ class SingleArm(Router):
         self.arm, self.arms = arm, arms
 
     def weigh(self, embedding: Tensor) -> list[float]:
-        return certain(self.arm, self.arms)
+        return one_hot(self.arm, self.arms)

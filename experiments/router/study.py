@@ -262,8 +262,8 @@ class ArmTimings:
             where: index of the prompts that count. Default: all.
         """
         chosen = [self.of(arms[arm], length)[i] for i, arm in enumerate(choices.tolist())]
-        alone = self.of(AUTOREGRESSIVE, "")[: len(choices)]
-        row = rate_row(chosen, alone, where, "speedup")
+        target_choices = self.of(AUTOREGRESSIVE, "")[: len(choices)]
+        row = rate_row(chosen, target_choices, where, "speedup")
         return row | {"ms_per_token": 1e3 / row["tokens_per_second"]}
 
 

@@ -165,17 +165,17 @@ class Simulation:
         from vllm.sampling_params import SamplingParams
         from vllm.v1.request import Request
 
-        started, begun, self.drafted = self.ms, 0, []
+        started, count, self.drafted = self.ms, 0, []
         in_flight: deque[tuple[Any, Any]] = deque()
-        while begun < requests or self.scheduler.requests or in_flight:
-            while begun < requests and len(self.scheduler.requests) < phase.requests:
-                name = f"{number}-{begun}"
-                uniform = np.random.default_rng([self.seed, number, begun]).random((TEXT, LONGEST))
+        while count < requests or self.scheduler.requests or in_flight:
+            while count < requests and len(self.scheduler.requests) < phase.requests:
+                name = f"{number}-{count}"
+                uniform = np.random.default_rng([self.seed, number, count]).random((TEXT, LONGEST))
                 self.texts[name] = uniform, phase.acceptance, 0
                 params = SamplingParams(max_tokens=TEXT, ignore_eos=True, temperature=0.0)
                 params.update_from_generation_config({}, None)
                 self.scheduler.add_request(Request(name, [3] * PROMPT, params, None))
-                begun += 1
+                count += 1
             output = self.scheduler.schedule()
             if output.total_num_scheduled_tokens:
                 self.ms += step_ms(output.total_num_scheduled_tokens, output.num_spec_tokens_to_schedule)
@@ -195,8 +195,8 @@ class Simulation:
             uniform, acceptance, position = self.texts[name]
             drafted = len(output.scheduled_spec_decode_tokens.get(name, ()))
             depth = np.arange(drafted)
-            kept = uniform[np.minimum(position + depth, TEXT - 1), 0] < acceptance * DEPTH**depth
-            count = int(np.cumprod(kept).sum()) + 1
+            accepted = uniform[np.minimum(position + depth, TEXT - 1), 0] < acceptance * DEPTH**depth
+            count = int(np.cumprod(accepted).sum()) + 1
             self.texts[name] = uniform, acceptance, position + count
             sampled.append([5] * count)
         return ModelRunnerOutput(

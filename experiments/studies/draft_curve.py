@@ -218,8 +218,8 @@ class Curve:
         """Return a new draft whose vocabulary is that of ``documents``."""
         settings = self.options.training(draft)
         among = range(len(self.target.get_output_embeddings().weight))
-        kept = most_frequent(documents, min(self.options.vocabulary, len(among)), among, self.stops)
-        model = initial_draft(self.target, settings, kept)
+        draft_tokens = most_frequent(documents, min(self.options.vocabulary, len(among)), among, self.stops)
+        model = initial_draft(self.target, settings, draft_tokens)
         left_out = freeze_shared(model, self.target, settings, self.fingerprint)
         return DraftModule(settings, model, self.target, left_out=left_out, steps=0)
 
@@ -349,7 +349,7 @@ def main(options: DraftCurveOptions) -> None:
         options.training(draft)
     with Store(options.folder) as store:
         rows = Curve(options, console).measure(store)
-    shown = [
+    table_rows = [
         {
             "draft": row["draft"],
             "tokens": f"{row['tokens']:,}",
@@ -360,7 +360,7 @@ def main(options: DraftCurveOptions) -> None:
         }
         for row in rows
     ]
-    console.print(Table("Acceptance on held-out prompts", shown))
+    console.print(Table("Acceptance on held-out prompts", table_rows))
     if options.figure is not None:
         plot(rows, options.figure)
     finish({"rows": rows}, options, options.output)

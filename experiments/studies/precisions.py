@@ -58,10 +58,10 @@ def compared(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) ->
         the first difference, over all pairs; and ``per_thousand``: first differences per 1,000 compared tokens.
     """
     tokens = 0
-    for one, other in zip(first, second, strict=True):
-        pairs = zip(one, other, strict=False)
-        tokens += next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
-    same = sum([*one] == [*other] for one, other in zip(first, second, strict=True))
+    for first_text, second_text in zip(first, second, strict=True):
+        pairs = zip(first_text, second_text, strict=False)
+        tokens += next((place for place, (a, b) in enumerate(pairs) if a != b), min(len(first_text), len(second_text)))
+    same = sum([*first_text] == [*second_text] for first_text, second_text in zip(first, second, strict=True))
     differences = len(first) - same
     rate = 1000 * differences / (tokens + differences)
     return {"texts": len(first), "same": same, "tokens": tokens, "per_thousand": rate}

@@ -128,7 +128,7 @@ def _add_chunk(answer: Answer, chunk: dict[str, Any], seconds: float) -> None:
         answer.tokens = chunk["usage"]["completion_tokens"]
 
 
-OURS, FIXED, NONE = "ours", "fixed", "none"
+TRAINED, FIXED, NONE = "ours", "fixed", "none"
 
 
 class Server(NamedTuple):
@@ -166,12 +166,12 @@ def measure(options: ServeLoadOptions, console: Console) -> dict[str, Any]:
     prompts, base = encoded_prompts(options), options.base
     cost = "auto" if options.cost is None else options.cost
     decoders = [
-        ComparedDecoder.of(base, OURS, length=options.length, cost=cost),
+        ComparedDecoder.of(base, TRAINED, length=options.length, cost=cost),
         ComparedDecoder.of(base, FIXED, length=options.fixed),
         ComparedDecoder.of(base, NONE, length="none"),
     ]
     with ExitStack() as stack:
-        servers = {one.name: stack.enter_context(running(one.arguments())) for one in decoders}
+        servers = {decoder.name: stack.enter_context(running(decoder.arguments())) for decoder in decoders}
         runs = {
             f"{name} {load}": partial(_run, servers[name], prompts, load, options)
             for load in options.loads
@@ -214,11 +214,11 @@ async def _ask(port: int, bodies: Sequence[dict[str, Any]], load: int) -> list[A
     """Return the answers to all requests, ``load`` at a time."""
     gate = asyncio.Semaphore(load)
 
-    async def one(body: dict[str, Any]) -> Answer:
+    async def answer_to(body: dict[str, Any]) -> Answer:
         async with gate:
             return await complete(port, body)
 
-    answers = await asyncio.gather(*map(one, bodies))
+    answers = await asyncio.gather(*map(answer_to, bodies))
     for answer in answers:
         if answer.status != 200 or answer.error:
             raise InputError(f"serve: a request failed with status {answer.status} ({answer.error})")
@@ -254,10 +254,10 @@ def as_table(result: dict[str, Any]) -> Table:
     for load, row in result["load"].items():
         cells = {"requests at once": load} | {name: f"{row[name]['tokens_per_second']:.0f}" for name in row}
         for words, key in (("", "tokens_per_second"), (", processor time", "tokens_per_processor_second")):
-            for name in (OURS, FIXED):
+            for name in (TRAINED, FIXED):
                 cells[f"{name} over none{words}"] = f"{row[name][key] / row[NONE][key]:.3f}"
-        cells["first token, ours"] = f"{1000 * row[OURS]['time_to_first_token']:.0f} ms"
-        cells["between tokens, ours"] = f"{1000 * row[OURS]['inter_token_latency']:.1f} ms"
+        cells["first token, ours"] = f"{1000 * row[TRAINED]['time_to_first_token']:.0f} ms"
+        cells["between tokens, ours"] = f"{1000 * row[TRAINED]['inter_token_latency']:.1f} ms"
         rows.append(cells)
     return Table("tokens per second", rows)
 

@@ -262,9 +262,9 @@ def share_of_the_best(sums: Mapping[Setting, Array], setting: Setting) -> tuple[
     return best, speed_ratio(sums[setting], sums[best])
 
 
-def speed_ratio(columns: Array, others: Array) -> Interval:
+def speed_ratio(columns: Array, baselines: Array) -> Interval:
     """Return the ratio of two speeds over the same prompts; columns begin with tokens and seconds."""
-    return ratio_interval(*columns[:, :2].T, *others[:, :2].T)
+    return ratio_interval(*columns[:, :2].T, *baselines[:, :2].T)
 
 
 def nearest(settings: Iterable[Setting], setting: EngineSetting) -> Setting:

@@ -82,12 +82,12 @@ def _table_1(counted: Counted, heads: Sequence[Head], domains: list[str], cost: 
 
 
 def _table_3(counted: Counted, head: Head, groups: Mapping[str, list[str]], cost: CostModel) -> dict[str, Any]:
-    shown = {name: head.metrics[name] for name in ("kl", "kl_unweighted", "auroc", "brier_unweighted")}
+    metrics = {name: head.metrics[name] for name in ("kl", "kl_unweighted", "auroc", "brier_unweighted")}
     best = {}
     for group, domains in groups.items():
         setting = _best(counted, [head.name], domains, cost)
         best[group] = {"threshold": setting[1], "throughput": _throughput(counted[setting], domains, cost)}
-    return {"depth": head.depth, "w_rej": head.w_rej, "eval": shown, "best": best}
+    return {"depth": head.depth, "w_rej": head.w_rej, "eval": metrics, "best": best}
 
 
 def _best(counted: Counted, names: Sequence[str], domains: list[str], cost: CostModel) -> Setting:
@@ -237,12 +237,12 @@ def plot_sweep(figure_4: Mapping[str, Any], path: Path, title: str) -> None:
             if family not in families:
                 continue
             places = sorted(families[family])
-            shown = pareto_front(places) if family == "head" else places
-            panel.plot([x for x, _, _ in shown], [y for _, y, _ in shown], style, label=name, markersize=4)
+            front = pareto_front(places) if family == "head" else places
+            panel.plot([x for x, _, _ in front], [y for _, y, _ in front], style, label=name, markersize=4)
             if family == "head":
                 panel.scatter([x for x, _, _ in places], [y for _, y, _ in places], 8, color="tab:green", alpha=0.4)
             if family == "fixed":
-                for x, y, parameter in shown:
+                for x, y, parameter in front:
                     panel.annotate(f"{parameter:g}", (x, y), textcoords="offset points", xytext=(4, 4), fontsize=8)
         panel.set_title(group.replace("_", " "))
         label(panel, DISCARD, VERIFICATION)

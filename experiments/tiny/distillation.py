@@ -68,8 +68,8 @@ def compute_soft_labels(target: CausalLM, text: Packed, path: Path) -> SoftLabel
             tokens.append(ids.short())  # vocabularies up to 32,767
         with replacing(path) as temporary:
             save_file({"probabilities": torch.cat(probabilities), "tokens": torch.cat(tokens)}, temporary)
-    kept = load_file(path)
-    return SoftLabels(text, kept["probabilities"], kept["tokens"])
+    stored = load_file(path)
+    return SoftLabels(text, stored["probabilities"], stored["tokens"])
 
 
 def sample_outputs(

@@ -78,19 +78,19 @@ class Trained(pl.LightningModule, ABC, Generic[Batch]):
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         embeddings = {id(module.weight) for module in self.model.modules() if isinstance(module, nn.Embedding)}
         matrices: list[nn.Parameter] = []
-        rest: list[nn.Parameter] = []
+        others: list[nn.Parameter] = []
         for parameter in self.model.parameters():
-            (matrices if parameter.ndim == 2 and id(parameter) not in embeddings else rest).append(parameter)
+            (matrices if parameter.ndim == 2 and id(parameter) not in embeddings else others).append(parameter)
         return [
             torch.optim.Muon(matrices, lr=self.lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(rest, lr=self.lr, betas=(0.9, 0.95), weight_decay=0.0),
+            torch.optim.AdamW(others, lr=self.lr, betas=(0.9, 0.95), weight_decay=0.0),
         ]
 
 
 def learning_rate_scale(step: int, steps: int, decay: float, warmup: int = 100) -> float:
     """Return the factor in [0, 1] of the learning rate: warm-up, constant, linear decay."""
-    left = (steps - step) / max(1.0, decay * steps)
-    return max(0.0, min(1.0, (step + 1) / warmup, left))
+    remaining = (steps - step) / max(1.0, decay * steps)
+    return max(0.0, min(1.0, (step + 1) / warmup, remaining))
 
 
 def run(

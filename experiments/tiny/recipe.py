@@ -189,8 +189,8 @@ class Recipe:
             ]
             before, after = stages
             with torch.no_grad():
-                for kept, moved in zip(before.parameters(), after.parameters(), strict=True):
-                    kept.lerp_(moved, settings.hard_share)
+                for average, moved in zip(before.parameters(), after.parameters(), strict=True):
+                    average.lerp_(moved, settings.hard_share)
             self._keep(before, final)
         return final
 
@@ -325,9 +325,9 @@ def same_settings(settings: object, path: Path) -> None:
         with replacing(path) as temporary:
             temporary.write_text(json.dumps(now, indent=1), encoding="utf-8")
     before = json.loads(path.read_text(encoding="utf-8"))
-    shown = ", ".join(f"{key} was {was!r}" for key, (was, _) in differences(before, now).items())
-    if shown:
-        raise InputError(f"{path.parent.parent}: begun with other settings: {shown}; choose another output")
+    changed_settings = ", ".join(f"{key} was {was!r}" for key, (was, _) in differences(before, now).items())
+    if changed_settings:
+        raise InputError(f"{path.parent.parent}: begun with other settings: {changed_settings}; choose another output")
 
 
 def new_model(shape: str, settings: TinyModelsOptions, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:

@@ -73,8 +73,8 @@ def kept_answers(
                     },
                     temporary,
                 )
-        kept = load_file(path)
-        lengths: list[int] = kept["lengths"].tolist()
-        parts = [torch.split(kept[name], lengths) for name in ("tokens", "probabilities", "likely")]
+        stored = load_file(path)
+        lengths: list[int] = stored["lengths"].tolist()
+        parts = [torch.split(stored[name], lengths) for name in ("tokens", "probabilities", "likely")]
         pairs += [Pair(prompt, tokens.tolist(), (p, ids)) for prompt, tokens, p, ids in zip(some, *parts, strict=True)]
     return pairs

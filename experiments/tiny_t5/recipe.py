@@ -70,10 +70,10 @@ class Recipe:
         self.train = {task: self._fitting(task, lambda d: not d.held_out) for task in self.documents}
         self.held_out = {task: self._fitting(task, lambda d: d.held_out) for task in self.documents}
 
-    def _fitting(self, task: str, wanted: Callable[[Document], bool]) -> list[tuple[Document, Pair]]:
-        """Return the task's wanted documents with their tokens, without those that are too long."""
+    def _fitting(self, task: str, is_eligible: Callable[[Document], bool]) -> list[tuple[Document, Pair]]:
+        """Return the task's eligible documents with their tokens, without those that are too long."""
         settings, fitting = self.settings, []
-        for document in filter(wanted, self.documents[task]):
+        for document in filter(is_eligible, self.documents[task]):
             pair = Pair(self._encode(document.prompt), [*self._encode(document.response), self.tokenizer.eos_token_id])
             if len(pair.prompt) <= settings.prompt_tokens and len(pair.output) <= settings.output_tokens:
                 fitting.append((document, pair))

@@ -45,7 +45,7 @@ class Autoregressive(Drafter):
             device_sampling(request, request.sampling, self.target.vocab_size)._replace(distributions=False)
             for request in requests
         }
-        same_sampling = self.alone and len(samplings) == 1
+        same_sampling = self.is_only_drafter and len(samplings) == 1
         if self.target.reads_drawn and same_sampling and all(map(self._may_run_ahead, requests)):
             drafts = self._run_ahead(requests, samplings.pop())
             if drafts is not None:
@@ -69,8 +69,8 @@ class Autoregressive(Drafter):
         tokens, chosen = torch.stack([drawn.drawn.double(), drawn.chosen.double()]).tolist()  # (2, K, B)
         drafts = []
         for index, (request, count) in enumerate(zip(requests, counts, strict=True)):
-            whole = Draft.chain([int(step[index]) for step in tokens[:count]], [])
-            draft = whole.with_tokens(whole.tokens, request.stop_tokens)
+            drawn_chain = Draft.chain([int(step[index]) for step in tokens[:count]], [])
+            draft = drawn_chain.with_tokens(drawn_chain.tokens, request.stop_tokens)
             try:
                 require_finite(sum(step[index] for step in chosen[: len(draft.tokens)]))
             except InputError as error:
@@ -143,7 +143,7 @@ class ModelDrafter(Drafter):
 
     def __init__(self, model: LanguageModel, vocab_size: int) -> None:
         self.model, self.vocab_size = model, vocab_size
-        self.kept = model.kept_tokens_below(vocab_size)
+        self.kept_tokens = model.kept_tokens_below(vocab_size)
         self.cache = model.new_cache()
         self.inputs = model.state_input if isinstance(model, CausalLM) else None
         self.reads_states = self.inputs is not None
@@ -160,7 +160,7 @@ class ModelDrafter(Drafter):
             counts: the number of rows of each request.
         """
         samplings = [request.draft_sampling for request in requests]
-        return distributions(samplings, logits, counts, self.vocab_size, self.kept)
+        return distributions(samplings, logits, counts, self.vocab_size, self.kept_tokens)
 
     def start(self, requests: Sequence[Request]) -> None:
         if self.reads_states:  # the prompt is read with the target's states in the first round that drafts

@@ -50,7 +50,7 @@ class GrowingTree(PartialTree):
         self.controller = request.length
         self.greedy = request.sampling.temperature == 0
         # At temperature 0 the host reads the logits.
-        self.kept = drafter.kept_on_host if self.greedy else drafter.kept
+        self.kept_tokens = drafter.kept_tokens_on_host if self.greedy else drafter.kept_tokens
         self.survivals: list[float] = []
         self.visits: dict[int, Visit] = {}
         self.unexpanded = 0
@@ -85,8 +85,8 @@ class GrowingTree(PartialTree):
         size, stop_tokens = self.drafter.model.vocab_size, self.request.stop_tokens
         new = [(n, self.tokens[n]) for n in range(start, len(self.tokens))]
         ends = [n for n, token in new if token not in stop_tokens and token < size]
-        worth = self.controller.level([self.survivals[node] for node in ends], len(self.tokens))
-        best = sorted((ends[index] for index in worth), key=lambda node: -self.survivals[node])
+        paying_indices = self.controller.level([self.survivals[node] for node in ends], len(self.tokens))
+        best = sorted((ends[index] for index in paying_indices), key=lambda node: -self.survivals[node])
         return best[: min(MAX_LEVEL, MAX_NODES - len(self.tokens))]
 
     def _expand(self, node: int, q: TokenDistribution, logits: Tensor, state_values: list[float] | None) -> None:
@@ -104,7 +104,7 @@ class GrowingTree(PartialTree):
         step = Step(
             len(before) + 1, token, probability, q.probabilities, logits, hidden,
             partial(self.request.ngrams.match, [*before, token]),
-            listed=None if q.lists is None else q.lists[0][0], kept=self.kept, state_values=state_values,
+            listed=None if q.lists is None else q.lists[0][0], kept_tokens=self.kept_tokens, state_values=state_values,
         )  # fmt: skip
         visit = self.controller.visit(step)
         survival = 1.0 if node < 0 else self.survivals[node]
@@ -148,7 +148,7 @@ class GrowingTree(PartialTree):
                 visit = self.visits[node]
                 if depth < len(path):
                     siblings = [n for n, parent in enumerate(self.parents) if parent == node]
-                    visit.kept = siblings.index(path[depth])
+                    visit.accepted_child = siblings.index(path[depth])
                 visits.append(visit)
         return visits
 
@@ -209,10 +209,12 @@ class Siblings:
 
     def _add_likely(self, first: int, copy: int | None) -> None:
         """Add candidates: the copy, then the draft's most probable tokens."""
-        q, kept = self.step.unwarped, self.step.kept  # (M,)
+        q, kept_tokens = self.step.unwarped, self.step.kept_tokens  # (M,)
         mass = 1.0 - self._of(first)
         values, tokens = top_k(q, min(MAX_CHILDREN + 1, len(q)))
-        likely = dict(zip((tokens if kept is None else kept[tokens]).tolist(), values.tolist(), strict=True))
+        likely = dict(
+            zip((tokens if kept_tokens is None else kept_tokens[tokens]).tolist(), values.tolist(), strict=True)
+        )
         order = [] if copy is None else [copy]
         order += [token for token in likely if token not in (first, copy)]
         for token in order[: MAX_NODES - len(self.tree.tokens)]:

@@ -57,18 +57,18 @@ class Chain:
         # A request's hooks may read what its length controller computed of each token.
         self.planned = request.length.planned if self.drafting and not request.hooks and not before else None
 
-    def add(self, q: TokenDistribution, logits: Tensor, hidden: Tensor, kept: Tensor | None) -> None:
+    def add(self, q: TokenDistribution, logits: Tensor, hidden: Tensor, kept_tokens: Tensor | None) -> None:
         """Draw the next token and append it.
 
         Args:
             q: the token's distribution, with one row.
             logits: (1, V) the logits of ``q``.
             hidden: (1, d) the draft's hidden state that ``logits`` were computed from.
-            kept: (M,) the only tokens with finite logits; None for all.
+            kept_tokens: (M,) the only tokens with finite logits; None for all.
         """
         token = self.source.token(q, 0, len(self.tokens))
         listed = None if q.lists is None else q.lists[0][0]
-        self._ask(token, q.of([token])[0], q, logits, hidden, listed=listed, kept=kept)
+        self._ask(token, q.of([token])[0], q, logits, hidden, listed=listed, kept_tokens=kept_tokens)
 
     def add_drawn(self, drawn: tuple[Tensor, Tensor], number: float, q: TokenDistribution, hidden: Tensor) -> bool:
         """Add a token that was drawn on the device.
@@ -109,13 +109,13 @@ class Chain:
         self.numbers, self.drafting = numbers, False
 
     def add_read(
-        self, numbers: list[float], q: TokenDistribution, logits: Tensor, hidden: Tensor, kept: Tensor | None
+        self, numbers: list[float], q: TokenDistribution, logits: Tensor, hidden: Tensor, kept_tokens: Tensor | None
     ) -> None:
         """Append the last token of :meth:`add_drawn`, which the host has read.
 
         Args:
             numbers: the token, q(token), its three draft signals, and the state values of the controller's predictor.
-            q, logits, hidden, kept: as for :meth:`add`.
+            q, logits, hidden, kept_tokens: as for :meth:`add`.
         """
         token, probability, confidence, top, entropy, *state_values = numbers
         require_finite(probability)
@@ -126,7 +126,7 @@ class Chain:
             q,
             logits,
             hidden,
-            kept=kept,
+            kept_tokens=kept_tokens,
             draft_signals=draft_signals,
             state_values=state_values or None,
         )
@@ -206,7 +206,7 @@ class ChainDrafter(ModelDrafter):
                 continue
             for row, chain in enumerate(drafting):
                 with isolated_errors(chain):
-                    chain.add(q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)
+                    chain.add(q[row], logits[row : row + 1], hidden[row : row + 1], self.kept_tokens)
 
     def _draft_planned(self, chains: Sequence[Chain]) -> None:
         """Draft whole chains at once if all lengths are planned, all samplings are equal, and the model can do it."""
@@ -256,7 +256,9 @@ class ChainDrafter(ModelDrafter):
                 numbers_read[row] += islice(read, values.shape[1])
         for row in unread:
             with isolated_errors(chains[row]):
-                chains[row].add_read(numbers_read[row], q[row], logits[row : row + 1], hidden[row : row + 1], self.kept)
+                chains[row].add_read(
+                    numbers_read[row], q[row], logits[row : row + 1], hidden[row : row + 1], self.kept_tokens
+                )
 
 
 def select_rows(values: Tensor, rows: Sequence[int]) -> Tensor:

@@ -163,8 +163,8 @@ class TextCopies:
     def available(self) -> tuple[Match | None, list[int]]:
         """Return the current match, or None, and the tokens that can be copied."""
         request = self.request
-        for run, kept in self.lookup.extend():
-            self.rates.add(run, kept)
+        for run, accepted in self.lookup.extend():
+            self.rates.add(run, accepted)
         match = self.lookup.match()
         if match is None:
             return None, []

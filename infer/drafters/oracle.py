@@ -37,17 +37,17 @@ def greedy_agreement(
     the draft's vocabulary.
     """
     reader, text = TextReader.begin(target, prompt, budget)
-    unread, written = text, list[int]()
-    while len(written) < budget and not (written and written[-1] in stop_tokens):
+    unread, greedy_tokens = text, list[int]()
+    while len(greedy_tokens) < budget and not (greedy_tokens and greedy_tokens[-1] in stop_tokens):
         logits, _ = reader.read(unread, keep=1)
-        written.append(int(logits[-1].argmax()))
-        unread = written[-1:]
-    if max([*prompt, *text, *written]) >= draft.vocab_size:
+        greedy_tokens.append(int(logits[-1].argmax()))
+        unread = greedy_tokens[-1:]
+    if max([*prompt, *text, *greedy_tokens]) >= draft.vocab_size:
         return []  # a token is outside the draft's vocabulary: nothing will be drafted
-    written = written[: None if draft.context is None else max(0, draft.context - len(text) + 1)]
-    if not written:
+    greedy_tokens = greedy_tokens[: None if draft.context is None else max(0, draft.context - len(text) + 1)]
+    if not greedy_tokens:
         return []
-    reader, text = TextReader.begin(draft, prompt, len(written))
-    logits, _ = reader.read([*text, *written[:-1]], keep=len(written))
+    reader, text = TextReader.begin(draft, prompt, len(greedy_tokens))
+    logits, _ = reader.read([*text, *greedy_tokens[:-1]], keep=len(greedy_tokens))
     guesses: list[int] = logits[:, : target.vocab_size].argmax(-1).tolist()
-    return [guess == token for guess, token in zip(guesses, written, strict=True)]
+    return [guess == token for guess, token in zip(guesses, greedy_tokens, strict=True)]

@@ -105,10 +105,10 @@ class CopyRates:
         self.groups = [RunningRatio(prior, WEIGHT, MEMORY) for prior in PRIOR]
         self.recent = RunningRatio(RECENT, LATEST, LATEST)
 
-    def add(self, run: int, kept: bool) -> None:
-        """Add a match of ``run`` tokens; ``kept`` is true if the text continued with the copy."""
-        self.groups[_group(run)].add(kept, 1.0)
-        self.recent.add(kept, 1.0)
+    def add(self, run: int, accepted: bool) -> None:
+        """Add a match of ``run`` tokens; ``accepted`` is true if the text continued with the copy."""
+        self.groups[_group(run)].add(accepted, 1.0)
+        self.recent.add(accepted, 1.0)
 
     def after(self, run: int) -> float:
         """Return the acceptance rate after matches of about ``run`` tokens."""

@@ -121,13 +121,13 @@ class LevelDrafter(ModelDrafter):
 
     Attributes:
         trees: the trees of the current round.
-        kept_on_host: the draft's only tokens with finite logits, in the host's memory; None for all.
+        kept_tokens_on_host: the draft's only tokens with finite logits, in the host's memory; None for all.
     """
 
     def __init__(self, model: LanguageModel, vocab_size: int) -> None:
         super().__init__(model, vocab_size)
         self.trees: dict[Request, PartialTree] = {}
-        self.kept_on_host = None if self.kept is None else self.kept.cpu()
+        self.kept_tokens_on_host = None if self.kept_tokens is None else self.kept_tokens.cpu()
 
     @abstractmethod
     def new_tree(self, request: Request) -> PartialTree:

@@ -172,8 +172,8 @@ def _check_settings(config: GenerationConfig) -> None:
         InputError: a setting is not supported.
     """
     for name, value in unsupported_settings(config).items():
-        shown = " ".join(reprlib.repr(value).split())
-        raise InputError(f"{name}={shown}: not supported by the decoder; take {name}={neutral(name)}")
+        value_text = " ".join(reprlib.repr(value).split())
+        raise InputError(f"{name}={value_text}: not supported by the decoder; take {name}={neutral(name)}")
 
 
 def _check_arguments(call: Mapping[str, Any]) -> None:

@@ -60,9 +60,9 @@ def _local_name(part: str, model: str, option: str, controller: str, folder: Pat
     """
     if shipped(model) is not None or Path(model).expanduser().exists():
         return model
-    beside = folder.parent / model
-    if beside.exists():
-        return str(beside)
+    sibling_folder = folder.parent / model
+    if sibling_folder.exists():
+        return str(sibling_folder)
     try:
         find_files(model)
     except InputError as error:

@@ -42,8 +42,9 @@ def pass_probabilities(p: Tensor, q: Tensor, c: list[float]) -> list[float]:
     """Return h_1 … h_K for ``p`` (K + 1, V), ``q`` (K, V) and c_1 … c_K."""
     passed = p.new_tensor(c[:-1])  # (K - 1,)
     gain = (passed[:, None] * p[1:-1] - q[1:]).clamp(min=0).sum(-1)  # Z_1 … Z_{K-1}
-    whole = gain + 1 - passed
-    h = (gain / whole.where(whole > 0, 1.0)).tolist()  # 0/0 arises only for c_i = 1 and an empty residual: h_i = 0
+    denominator = gain + 1 - passed
+    # 0/0 arises only for c_i = 1 and an empty residual: h_i = 0
+    h = (gain / denominator.where(denominator > 0, 1.0)).tolist()
     return [*h, c[-1]]
 
 

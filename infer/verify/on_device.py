@@ -202,8 +202,8 @@ def _numbers(chains: Sequence[Drafted], uniforms: Sequence[list[float]]) -> Tens
         c = torch.stack([*products][1:], -1)
         passed = c[:, :-1]
         gain = (passed.unsqueeze(-1) * p[:, 1:-1] - q[:, 1:]).clamp(min=0).sum(-1)
-        whole = gain + 1 - passed
-        h = torch.cat([gain / whole.where(whole > 0, 1.0), c[:, -1:]], -1)
+        denominator = gain + 1 - passed
+        h = torch.cat([gain / denominator.where(denominator > 0, 1.0), c[:, -1:]], -1)
         h = torch.where(positions == count - 1, c, h)
         accepted = ((uniforms_of_tokens < h) & valid).long().mul(positions + 1).amax(-1, keepdim=True)
         scale = torch.cat([torch.ones_like(c[:, :1]), c], -1).gather(-1, accepted)

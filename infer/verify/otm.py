@@ -84,8 +84,8 @@ def optimal_transport(p: Tensor, q: Tensor, k: int) -> Transport:
     plan: dict[tuple[int, ...], dict[int, float]] = {multiset: {} for multiset in multisets}
     for (i, v), amount in zip(edges, flow, strict=True):
         plan[multisets[i]][v] = amount / probabilities[i]
-    kept = np.bincount([v for _, v in edges], weights=flow, minlength=len(p)) if edges else np.zeros(len(p))
-    remaining = (p - torch.from_numpy(kept)).clamp(min=0)
+    transported = np.bincount([v for _, v in edges], weights=flow, minlength=len(p)) if edges else np.zeros(len(p))
+    remaining = (p - torch.from_numpy(transported)).clamp(min=0)
     mass = float(remaining.sum())
     return Transport(plan, remaining / mass if mass > 0 else p, float(flow.sum()))
 
@@ -124,8 +124,8 @@ def otm(p: Tensor, proposals: list[int], q: Tensor, rng: RandomSource) -> int:
     """
     transport = optimal_transport(p, q[0], len(proposals))
     keep = transport.plan[tuple(sorted(proposals))]
-    kept = torch.tensor([*keep.values(), max(0.0, 1.0 - sum(keep.values()))], dtype=torch.float64)
-    choice = rng.sample(kept)
+    weights = torch.tensor([*keep.values(), max(0.0, 1.0 - sum(keep.values()))], dtype=torch.float64)
+    choice = rng.sample(weights)
     return list(keep)[choice] if choice < len(keep) else rng.sample(transport.residual)
 
 

@@ -82,8 +82,12 @@ class DraftFile:
                     "again with `specpilot train draft --features target`"
                 )
             draft = build(cls, values)
-            kept = draft.kept_tokens
-            if kept is not None and (not kept or kept != sorted({*kept}) or not 0 <= kept[0] <= kept[-1] < vocab_size):
+            draft_tokens = draft.kept_tokens
+            if draft_tokens is not None and (
+                not draft_tokens
+                or draft_tokens != sorted({*draft_tokens})
+                or not 0 <= draft_tokens[0] <= draft_tokens[-1] < vocab_size
+            ):
                 raise InputError(f"kept_tokens: must be different token ids below {vocab_size}, in ascending order")
         return draft
 
@@ -110,8 +114,8 @@ def save_draft(
     Raises:
         InputError: ``folder`` is not free, or a weight is not finite.
     """
-    check_place(folder, overwrite)
-    kept = kept_tokens(model)
+    check_output_folder(folder, overwrite)
+    draft_tokens = kept_tokens(model)
     shared = shared_names(model, target)
     weights = weights_to_store(model, shared, dtype, folder)
     config = model.config.to_dict() | {
@@ -123,7 +127,7 @@ def save_draft(
     with replacing_folder(folder) as new:
         tokenizer.save_pretrained(new)
         (new / WEIGHTS).write_bytes(save(weights, metadata={"format": "pt"}))
-        description = DraftFile(VERSION, kept, target)
+        description = DraftFile(VERSION, draft_tokens, target)
         (new / FILE).write_text(json.dumps(asdict(shorten_paths(description))) + "\n", encoding="utf-8")
         (new / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     return folder
@@ -161,7 +165,7 @@ def weights_to_store(
     return weights
 
 
-def check_place(folder: Path, overwrite: bool, may_replace: Callable[[Path], bool] = is_draft) -> None:
+def check_output_folder(folder: Path, overwrite: bool, may_replace: Callable[[Path], bool] = is_draft) -> None:
     """Check that a draft may be written to ``folder``; called before the training and before writing.
 
     Args:
@@ -218,7 +222,7 @@ def load_saved_draft(
     """
     hub: HubKeywords = {"revision": revision, "local_files_only": local_files_only}
     file, stored = (
-        stored_file(path, needed, f"{path}: a draft without {needed}; {AGAIN}", hub) for needed in (FILE, WEIGHTS)
+        stored_file(path, name, f"{path}: a draft without {name}; {AGAIN}", hub) for name in (FILE, WEIGHTS)
     )
     draft = DraftFile.read(file, config.vocab_size)
     weights = load_file(stored)
@@ -295,16 +299,16 @@ def require_lender(
     return target, problem
 
 
-def check_weights(file: Path, weights: dict[str, Tensor], needed: dict[str, Tensor]) -> None:
-    """Check that the ``weights`` in ``file`` have the names and shapes of the weights ``needed``.
+def check_weights(file: Path, weights: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Check that the ``weights`` in ``file`` have the names and shapes of the weights ``expected``.
 
     Raises:
         InputError: names or shapes differ.
     """
-    if differing := sorted(weights.keys() ^ needed.keys()):
-        problem = "missing" if differing[0] in needed else "not one of this model's"
+    if differing := sorted(weights.keys() ^ expected.keys()):
+        problem = "missing" if differing[0] in expected else "not one of this model's"
         raise InputError(f"{file}: {differing[0]} is {problem}; {AGAIN}")
-    for name, value in needed.items():
+    for name, value in expected.items():
         if weights[name].shape != value.shape:
             raise InputError(
                 f"{file}: {name} has shape {tuple(weights[name].shape)} instead of {tuple(value.shape)}; {AGAIN}"

@@ -32,7 +32,7 @@ from .. import LoadedModel
 from ..eagle import NAME, Eagle3Input, FirstLayer, NormedHead
 from ..lean_forward import STATIC_ROPE
 from ..trimmed_head import TrimmedHead, spread_logits
-from .draft_folder import Part, check_place, check_weights, require_lender, stored_file, weights_to_store
+from .draft_folder import Part, check_output_folder, check_weights, require_lender, stored_file, weights_to_store
 from .model_files import HubKeywords
 
 KIND, ORIGINAL = "speculators_model_type", "LlamaForCausalLMEagle3"
@@ -87,15 +87,15 @@ def _translate_original(keys: JsonObject) -> JsonObject:
     Raises:
         InputError: the draft reads only the target's last state.
     """
-    more = keys.get("eagle_config") or {}
-    if not more.get("use_aux_hidden_state", True):
+    eagle_keys = keys.get("eagle_config") or {}
+    if not eagle_keys.get("use_aux_hidden_state", True):
         raise InputError("use_aux_hidden_state=false: a draft that reads the target's last state alone; give another")
     names = ("eagle_aux_hidden_state_layer_ids", "norm_before_fc")
     return {
         "transformer_layer_config": dict(keys),
         "norm_before_residual": keys.get("norm_before_residual", False),
         "draft_vocab_size": keys.get("draft_vocab_size") or keys.get("vocab_size"),
-        **{name: more[name] for name in names if more.get(name) is not None},
+        **{name: eagle_keys[name] for name in names if eagle_keys.get(name) is not None},
     }
 
 
@@ -208,7 +208,7 @@ def save_eagle3(
     Raises:
         InputError: ``folder`` is not free, or a weight is not finite.
     """
-    check_place(folder, overwrite, is_eagle3_folder)
+    check_output_folder(folder, overwrite, is_eagle3_folder)
     config: Any = model.config
     reader, head = model.get_submodule(NAME), model.get_output_embeddings()
     assert isinstance(reader, Eagle3Input)
@@ -273,8 +273,8 @@ def _stored_weights(path: str, hub: HubKeywords) -> tuple[Path, dict[str, Tensor
     """
     missing = f"{path}: an EAGLE-3 draft without {WEIGHTS}; {AGAIN}, in safetensors"
     try:
-        whole = stored_file(path, WEIGHTS, missing, hub)
-        return whole, load_file(whole)
+        file = stored_file(path, WEIGHTS, missing, hub)
+        return file, load_file(file)
     except (InputError, EntryNotFoundError) as error:
         try:
             index = stored_file(path, INDEX, missing, hub)
@@ -283,8 +283,8 @@ def _stored_weights(path: str, hub: HubKeywords) -> tuple[Path, dict[str, Tensor
     places = read_object(index, AGAIN)
     with naming_file(index, AGAIN):
         shards = build(dict[str, str], places.get("weight_map"), "weight_map")
-        if odd := [shard for shard in shards.values() if not SHARD.fullmatch(shard)]:
-            raise InputError(f"weight_map: {odd[0]!r} is no file of weights")
+        if invalid_names := [shard for shard in shards.values() if not SHARD.fullmatch(shard)]:
+            raise InputError(f"weight_map: {invalid_names[0]!r} is no file of weights")
     weights: dict[str, Tensor] = {}
     for shard in sorted({*shards.values()}):
         weights |= load_file(stored_file(path, shard, f"{index}: {shard} is missing; {AGAIN}", hub))

@@ -151,10 +151,10 @@ def _is_neutral(name: str, value: Any) -> bool:
 
 def _refusal_message(refused: dict[str, object]) -> str:
     """Return the error message for unsupported settings."""
-    shown = [f"{name}={' '.join(reprlib.repr(value).split())}" for name, value in refused.items()]
+    settings = [f"{name}={' '.join(reprlib.repr(value).split())}" for name, value in refused.items()]
     remedies = [f"model.generation_config.{name}={neutral(name)}" for name in refused]
     return (
-        f"generation_config: the checkpoint sets {', '.join(shown)}, which the decoder does not support; set "
+        f"generation_config: the checkpoint sets {', '.join(settings)}, which the decoder does not support; set "
         f"{', '.join(remedies)}, or pass generation_config='ignore' (--generation-config ignore)"
     )
 

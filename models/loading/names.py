@@ -355,10 +355,10 @@ def _check_complete(name: str | Path, report: Mapping[str, Any]) -> None:
     """
     mismatched = sorted(report["mismatched_keys"])
     if mismatched:
-        _, stored, needed = mismatched[0]
+        _, stored, expected = mismatched[0]
         raise InputError(
             f"{name}: the weights {listed([key for key, *_ in mismatched], 1)} do not have the shape of config.json "
-            f"({tuple(stored)} instead of {tuple(needed)}); fetch the model again"
+            f"({tuple(stored)} instead of {tuple(expected)}); fetch the model again"
         )
     missing = sorted(report["missing_keys"])
     if missing:

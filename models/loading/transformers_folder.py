@@ -16,7 +16,7 @@ from transformers.initialization import no_init_weights
 
 from ...common.files import replacing_folder, shorten_paths
 from ...common.json_file import read_object
-from .draft_folder import AGAIN, CONFIG, MARK, check_place, weights_to_store
+from .draft_folder import AGAIN, CONFIG, MARK, check_output_folder, weights_to_store
 from .progress_bars import without_loading_bars
 
 TARGET = "specpilot_target"
@@ -50,7 +50,7 @@ def save_transformers_draft(
     Raises:
         InputError: ``folder`` is not free, or a weight is not finite.
     """
-    check_place(folder, overwrite, is_transformers_draft)
+    check_output_folder(folder, overwrite, is_transformers_draft)
     weights = weights_to_store(model, (), dtype, folder)
     layers: list[Any] = [model.get_input_embeddings(), model.get_output_embeddings()]
     values = model.config.to_dict() | {
@@ -60,14 +60,14 @@ def save_transformers_draft(
     for key in (MARK, "_name_or_path"):  # of an initial draft in specpilot's own format; a path on this machine
         values.pop(key, None)
     with no_init_weights():
-        whole: Any = type(model)(type(model.config)(**values))
-    whole.to(dtype).load_state_dict(weights)
-    whole.tie_weights()
+        full_model: Any = type(model)(type(model.config)(**values))
+    full_model.to(dtype).load_state_dict(weights)
+    full_model.tie_weights()
     tokens = {key: getattr(target.generation_config, key, None) for key in TOKENS}
-    whole.generation_config = GenerationConfig(**tokens)
+    full_model.generation_config = GenerationConfig(**tokens)
     with replacing_folder(folder) as new, without_loading_bars():
         tokenizer.save_pretrained(new)
-        whole.save_pretrained(new)
+        full_model.save_pretrained(new)
         for file in new.glob("*.safetensors"):  # safetensors lets the owner alone read its files
             file.chmod((new / CONFIG).stat().st_mode)
     return folder

@@ -63,9 +63,9 @@ def test_all_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypat
     profiled = stored["profile: tiny, graphs on, 8 tokens"]["result"]
     assert profiled["kernels"] > 3 * profiled["kernels a layer"] > 0
     assert len(profiled["top"]) == measurements.TOP
-    shown = capsys.readouterr().err
-    assert "milliseconds of a forward by texts x tokens" in shown
-    assert "operators of a forward" in shown
+    errors = capsys.readouterr().err
+    assert "milliseconds of a forward by texts x tokens" in errors
+    assert "operators of a forward" in errors
 
     again = output.read_bytes()
     monkeypatch.setattr(measurements, "steps", lambda subject: pytest.fail("measured again"))
@@ -105,14 +105,14 @@ def test_what_is_measured_is_kept_when_the_run_is_killed(tmp_path: Path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(stages, "STAGES", {"one": killed})
         assert main(words) == 130
-    kept = entries(tmp_path / "gpu.json")
-    assert [name.partition(":")[0] for name in kept] == ["pair", "profile", "profile"]
+    remaining = entries(tmp_path / "gpu.json")
+    assert [name.partition(":")[0] for name in remaining] == ["pair", "profile", "profile"]
     monkeypatch.setattr(stages, "STAGES", {"one": lambda subject: {"tokens/s": 1}})
     monkeypatch.setattr(measurements, "reading", lambda subject: {"tokens/s": 2})
     assert main(words) == 0
     stored = entries(tmp_path / "gpu.json")
     new = [f"stages: tiny, graphs on, {name}" for name in ("one", "reading")]
-    assert stored == kept | {name: stored[name] for name in new}
+    assert stored == remaining | {name: stored[name] for name in new}
 
 
 def test_results_of_another_commit_or_card_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

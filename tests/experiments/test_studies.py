@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from specpilot.checkpoints import unpack
@@ -30,8 +31,9 @@ def test_the_router_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     for name, seed, layers in (("target", 0, 2), ("one", 1, 1), ("two", 2, 1)):
         make(seed=seed, vocab=257, layers=layers, context=1024).save_pretrained(tmp_path / name)
         tokenizer.save_pretrained(tmp_path / name)
-    target, one, two = (str(tmp_path / name) for name in ("target", "one", "two"))
-    words = f"router --target {target} --drafts [{one},{two}] --pair [{one},{two}] --exits [1] --limit 8 --repeats 2"
+    target, first_draft, second_draft = (str(tmp_path / name) for name in ("target", "one", "two"))
+    drafts = f"[{first_draft},{second_draft}]"
+    words = f"router --target {target} --drafts {drafts} --pair {drafts} --exits [1] --limit 8 --repeats 2"
     words += " --train-limit 40 --max-new-tokens 4 --examples [10] --seeds 1 --alphas [0.5] --lengths [5]"
     words += f" --temperatures [0.5] --work {tmp_path}/work --output {tmp_path}/router.json"
     assert main(words.split()) == 0
@@ -60,10 +62,10 @@ def test_the_sweep_over_heads(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert len([*(tmp_path / "sweep" / "records").glob("*.json")]) == 6 * 4
     assert (tmp_path / "sweep" / "pareto.png").read_bytes().startswith(b"\x89PNG")
     report = specdecpp.report(result)  # what `experiments papers` makes of it
-    one, _, _, heads_table = report.tables
-    assert [row["prompts"] for row in one.rows] == list(specdecpp.GROUPS.values())
+    prompts_table, _, _, heads_table = report.tables
+    assert [row["prompts"] for row in prompts_table.rows] == list(specdecpp.GROUPS.values())
     best = result["table_1"]["measured"]["in_domain"]["best_fixed"]
-    assert one.rows[0]["best fixed K"] == f"{best['throughput']:.1f} (fixed {best['parameter']:g})"
+    assert prompts_table.rows[0]["best fixed K"] == f"{best['throughput']:.1f} (fixed {best['parameter']:g})"
     assert [(row["D"], row["paper's KL"]) for row in heads_table.rows] == [("0", "0.637"), ("1", "0.596")]
 
 
@@ -166,8 +168,8 @@ def test_servers_under_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     result = json.loads(out.read_text())
     assert result["exit_codes"] == {"ours": 0, "fixed": 0, "none": 0}
     for row in result["load"].values():
-        assert all(one["tokens_per_second"] > one["time_to_first_token"] for one in row.values())
-        assert all(one["tokens_per_processor_second"] > 0.0 for one in row.values())
+        assert all(speeds["tokens_per_second"] > speeds["time_to_first_token"] for speeds in row.values())
+        assert all(speeds["tokens_per_processor_second"] > 0.0 for speeds in row.values())
     capsys.readouterr()
     assert main(["serve", *words, "--dtype", "float16", "--draft", "nowhere/none"]) == 2
 
@@ -202,8 +204,8 @@ def test_the_curve_of_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [len(row["positions"]) for row in rows] == [1, 1, 3, 3]
     layers, eagle = rows[0], rows[2]
     assert layers["round"] == pytest.approx(sum(layers["positions"][0] ** i for i in range(4)))
-    one, two, three = eagle["positions"]
-    assert eagle["round"] == pytest.approx(1 + one + one * two + one * two * three)
+    assert len(eagle["positions"]) == 3
+    assert eagle["round"] == pytest.approx(1 + np.cumprod(eagle["positions"]).sum())
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -67,19 +67,21 @@ WAYS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
 def test_the_text_is_that_of_transformers(folder: Path, way: dict[str, Any]) -> None:
     """The same weights in float32 and the same random numbers give the same tokens, alone and in a list."""
-    ours, theirs = (
+    gguf_decoder, transformers_decoder = (
         decoder(folder, **way),
         SpeculativeDecoder.from_pretrained(**{"target": "tiny", "draft": "tiny-draft"} | way),
     )
     prompts = [PROMPT, "Write a SQL query that counts users", "2 + 2"]
     settings = {"max_new_tokens": 40, "top_k": 20, "chat": True, "seed": 3}
     for prompt in (PROMPT, prompts):
-        outputs, expected = (one.generate(prompt, **settings) for one in (ours, theirs))
+        outputs, expected = (
+            each_decoder.generate(prompt, **settings) for each_decoder in (gguf_decoder, transformers_decoder)
+        )
         if isinstance(prompt, str):
             outputs, expected = [outputs], [expected]
-        assert [one.tokens for one in outputs] == [one.tokens for one in expected]
-        assert [one.text for one in outputs] == [one.text for one in expected]
-        assert [one.rounds for one in outputs] == [one.rounds for one in expected]
+        assert [text.tokens for text in outputs] == [text.tokens for text in expected]
+        assert [text.text for text in outputs] == [text.text for text in expected]
+        assert [text.rounds for text in outputs] == [text.rounds for text in expected]
 
 
 def greedy_loop(model: GgufModel, prompt: Sequence[int], budget: int, stop: frozenset[int]) -> list[int]:
@@ -113,22 +115,22 @@ def test_greedy_text_is_that_of_llama_cpp(folder: Path, target: str) -> None:
     model = decoders[0].target.model
     assert isinstance(model, GgufModel)
     ids = [decoders[0]._encode(prompt.prompt, True, None) for prompt in prompts]
-    expected = [greedy_loop(model, one, 40, decoders[0].stop_tokens) for one in ids]
-    for one in decoders:
-        texts = [one.generate(prompt, max_new_tokens=40, temperature=0).tokens for prompt in ids]
+    expected = [greedy_loop(model, prompt_tokens, 40, decoders[0].stop_tokens) for prompt_tokens in ids]
+    for gguf_decoder in decoders:
+        texts = [gguf_decoder.generate(prompt, max_new_tokens=40, temperature=0).tokens for prompt in ids]
         assert sum(a == b for a, b in zip(texts, expected, strict=True)) == 30
 
 
 def test_two_decoders_and_several_threads(folder: Path) -> None:
     decoders = decoder(folder, length=3), decoder(folder, length=2, verifier="block")
-    jobs = [(one, seed) for one in decoders for seed in range(3)]
+    jobs = [(each_decoder, seed) for each_decoder in decoders for seed in range(3)]
 
     def run(job: tuple[SpeculativeDecoder, int]) -> list[int]:
         return list(job[0].generate(PROMPT, seed=job[1], max_new_tokens=30, chat=True).tokens)
 
-    alone = [run(job) for job in jobs]
+    sequential = [run(job) for job in jobs]
     with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(run, jobs)) == alone
+        assert list(pool.map(run, jobs)) == sequential
 
 
 @pytest.mark.parametrize(("length", "options"), [("tiny-head", {}), ("tiny-lag-free", {"cost": 0.2})])
@@ -136,10 +138,10 @@ def test_controllers_of_the_transformers_pair_steer(folder: Path, length: str, o
     with pytest.raises(InputError, match="but another target and draft is given"):
         decoder(folder, length=length, **options)
     with pytest.warns(UserWarning, match="trained for target tiny and draft tiny-draft, but another target and draft"):
-        ours = decoder(folder, length=length, pair_check="tokenizer", **options)
-    theirs = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=length, **options)
+        gguf_decoder = decoder(folder, length=length, pair_check="tokenizer", **options)
+    transformers_decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=length, **options)
     settings = {"max_new_tokens": 40, "chat": True, "seed": 3}
-    assert ours.generate(PROMPT, **settings).rounds == theirs.generate(PROMPT, **settings).rounds
+    assert gguf_decoder.generate(PROMPT, **settings).rounds == transformers_decoder.generate(PROMPT, **settings).rounds
     if options:
         with pytest.warns(UserWarning, match="another target and draft"):
             adaptive = decoder(folder, length=length, cost="auto", pair_check="tokenizer")
@@ -151,8 +153,8 @@ def test_routers_choose_between_gguf_drafts(folder: Path) -> None:
     greedy = {"temperature": 0, "max_new_tokens": 30, "chat": True}
     expected = decoder(folder, length=Fixed(2)).generate(PROMPT, **greedy).tokens
     for index in range(len(arms)):
-        one = decoder(folder, draft=arms, router=SingleArm(index, len(arms)), length=3).generate(PROMPT, **greedy)
-        assert (one.tokens, one.arm) == (expected, index)
+        output = decoder(folder, draft=arms, router=SingleArm(index, len(arms)), length=3).generate(PROMPT, **greedy)
+        assert (output.tokens, output.arm) == (expected, index)
     with pytest.raises(InputError, match=r"arm 'exit:2': llama is run by llama\.cpp, which has no early exits"):
         decoder(folder, draft=["exit:2", "autoregressive"], router=SingleArm(0, 2), length=3)
 
@@ -169,12 +171,12 @@ def test_a_gguf_target_decodes_no_trees(folder: Path, options: dict[str, Any]) -
 
 
 def test_context_and_stop_tokens(folder: Path) -> None:
-    ours = decoder(folder, length=4)
-    assert ours.stop_tokens == frozenset([1])
-    assert ours.target.context == 512
+    gguf_decoder = decoder(folder, length=4)
+    assert gguf_decoder.stop_tokens == frozenset([1])
+    assert gguf_decoder.target.context == 512
     with pytest.raises(InputError, match="600 tokens, but the context holds 512"):
-        ours.generate([5] * 600)
-    long = ours.generate([5] * 500, max_new_tokens=100, temperature=0)
+        gguf_decoder.generate([5] * 600)
+    long = gguf_decoder.generate([5] * 500, max_new_tokens=100, temperature=0)
     assert len(long.tokens) <= 12
 
 
@@ -205,24 +207,26 @@ def rewrite(source: Path, target: Path, change: Callable[[str, Any], Any]) -> Pa
 
 
 def test_the_tokenizer_is_transformers_own(folder: Path) -> None:
-    ours, theirs = load_tokenizer(folder / "tiny.gguf"), load_tokenizer("tiny")
-    assert tokenizer_fingerprint(ours) == tokenizer_fingerprint(theirs)
-    assert ours.chat_template == theirs.chat_template
-    assert ours(SAMPLE)["input_ids"] == theirs(SAMPLE)["input_ids"]
+    gguf_tokenizer, transformers_tokenizer = load_tokenizer(folder / "tiny.gguf"), load_tokenizer("tiny")
+    assert tokenizer_fingerprint(gguf_tokenizer) == tokenizer_fingerprint(transformers_tokenizer)
+    assert gguf_tokenizer.chat_template == transformers_tokenizer.chat_template
+    assert gguf_tokenizer(SAMPLE)["input_ids"] == transformers_tokenizer(SAMPLE)["input_ids"]
     model = load_any_model(folder / "tiny.gguf")
     assert isinstance(model, GgufModel)
-    assert model.tokenize(SAMPLE) == theirs(SAMPLE)["input_ids"]
+    assert model.tokenize(SAMPLE) == transformers_tokenizer(SAMPLE)["input_ids"]
 
 
 def test_a_file_without_it_has_one_made_of_llama_cpps(folder: Path, tmp_path: Path) -> None:
     path = rewrite(
         folder / "tiny.gguf", tmp_path / "plain.gguf", lambda key, value: None if key == TOKENIZER_KEY else value
     )
-    ours, theirs = load_tokenizer(path), load_tokenizer("tiny")
-    assert ours.get_vocab() == theirs.get_vocab()
-    assert ours(SAMPLE)["input_ids"] == theirs(SAMPLE)["input_ids"]
+    gguf_tokenizer, transformers_tokenizer = load_tokenizer(path), load_tokenizer("tiny")
+    assert gguf_tokenizer.get_vocab() == transformers_tokenizer.get_vocab()
+    assert gguf_tokenizer(SAMPLE)["input_ids"] == transformers_tokenizer(SAMPLE)["input_ids"]
     chat = [{"role": "user", "content": "hello"}]
-    assert ours.apply_chat_template(chat, tokenize=False) == theirs.apply_chat_template(chat, tokenize=False)
+    assert gguf_tokenizer.apply_chat_template(chat, tokenize=False) == transformers_tokenizer.apply_chat_template(
+        chat, tokenize=False
+    )
     greedy = {"temperature": 0, "max_new_tokens": 20, "chat": True}
     expected = SpeculativeDecoder.from_pretrained("tiny").generate("hello", **greedy)
     for options in ({}, {"tokenizer": "tiny"}):
@@ -239,13 +243,13 @@ def test_splitting_otherwise_than_llama_cpp_is_a_warning(folder: Path, tmp_path:
 
 def test_weights_and_fingerprints(folder: Path, tmp_path: Path) -> None:
     exact = load_any_model(folder / "tiny-draft.gguf")
-    theirs = output_embedding(load_model("tiny-draft"))
-    assert torch.equal(output_embedding(exact), theirs)
+    weights = output_embedding(load_model("tiny-draft"))
+    assert torch.equal(output_embedding(exact), weights)
     prints = {model_fingerprint(exact)}
     for kind, tolerance in (("bf16", 0.0), ("q8_0", 0.02)):  # the shipped weights are bfloat16
         write_gguf("tiny-draft", tmp_path / f"{kind}.gguf", kind)
         loaded = load_any_model(tmp_path / f"{kind}.gguf")
-        assert float((output_embedding(loaded) - theirs).abs().max() / theirs.abs().max()) <= tolerance
+        assert float((output_embedding(loaded) - weights).abs().max() / weights.abs().max()) <= tolerance
         prints.add(model_fingerprint(loaded))
     assert len(prints) == 3
     copied = tmp_path / "copy.gguf"
@@ -303,8 +307,8 @@ def test_controllers_are_trained_on_gguf_pairs(folder: Path, tmp_path: Path, cap
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
     same = str(tmp_path / "same")
     assert cli.main(["data", "acceptance", "--limit", "12", "--max-new-tokens", "16", "--output", same]) == 0
-    theirs = json.loads((tmp_path / "same" / "manifest.json").read_text())
-    assert manifest["mean_acceptance"] == pytest.approx(theirs["mean_acceptance"], abs=1e-3)
+    expected = json.loads((tmp_path / "same" / "manifest.json").read_text())
+    assert manifest["mean_acceptance"] == pytest.approx(expected["mean_acceptance"], abs=1e-3)
     training = ["--data", data, "--output", run, "--validation-fraction", "0.4", "--epochs", "1"]
     assert cli.main(["train", "acceptance", *training]) == 0
     assert cli.main(["export", run, "--output", exported]) == 0
@@ -317,13 +321,13 @@ def test_controllers_are_trained_on_gguf_pairs(folder: Path, tmp_path: Path, cap
 
 def test_llama_cpps_own_loops_have_the_greedy_text(folder: Path, tmp_path: Path) -> None:
     """The loops of the study are compared: without drafts, and with its numbers of drafted tokens."""
-    one = decoder(folder, length=2)
-    target, draft = one.target.model, one.drafts[0].model
+    gguf_decoder = decoder(folder, length=2)
+    target, draft = gguf_decoder.target.model, gguf_decoder.drafts[0].model
     assert isinstance(target, GgufModel)
     assert isinstance(draft, GgufModel)
-    expected = one.generate(PROMPT, max_new_tokens=24, temperature=0)
+    expected = gguf_decoder.generate(PROMPT, max_new_tokens=24, temperature=0)
     for longest in (0, 2):
-        loop = LlamaLoop(target, draft, longest, SamplingParams(0.0), 24, one.stop_tokens)
+        loop = LlamaLoop(target, draft, longest, SamplingParams(0.0), 24, gguf_decoder.stop_tokens)
         for _ in range(2):  # the contexts are used again
             assert loop.generate(expected.prompt_tokens, 0) == expected.tokens
 

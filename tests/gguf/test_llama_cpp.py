@@ -27,10 +27,10 @@ Pair = tuple[LlamaCpp, CausalLM]
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Return a random Llama, loaded by llama.cpp and by transformers."""
     path, place = random_llama(tmp_path_factory.mktemp("gguf"))
-    ours, theirs = language_model(GgufModel(path)), language_model(load_model(place))
-    assert isinstance(ours, LlamaCpp)
-    assert isinstance(theirs, CausalLM)
-    return ours, theirs
+    gguf_model, transformers_model = language_model(GgufModel(path)), language_model(load_model(place))
+    assert isinstance(gguf_model, LlamaCpp)
+    assert isinstance(transformers_model, CausalLM)
+    return gguf_model, transformers_model
 
 
 FEW = 4  # sequences: three texts and a branch
@@ -48,8 +48,8 @@ class Both:
     def read(self, reads: Sequence[Read]) -> None:
         with patch.multiple(llama_cpp, SEQUENCES=(1, min(3, self.most), self.most), MAX_SEQUENCES=self.most):
             results = [model.forward(cache, reads) for model, cache in zip(self.pair, self.caches, strict=True)]
-        for ours, theirs in zip(*results, strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        for actual, expected in zip(*results, strict=True):
+            torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
     def __getattr__(self, name: str) -> object:
         def call(*arguments: object) -> list[object]:
@@ -145,8 +145,8 @@ def test_branches_off_a_text(pair: Pair) -> None:
     length = 300
     tokens = [token * 7 % 251 for token in range(length)]
     text = Text("id", [1, 2, 3], tokens, list(range(length)), tokens[::-1], [0.5] * length, [0] * length)
-    for ours, theirs in zip(*(at_drafted_tokens(model, text) for model in pair), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    for actual, expected in zip(*(at_drafted_tokens(model, text) for model in pair), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 @torch.inference_mode()
@@ -154,7 +154,7 @@ def test_texts_join_and_leave(pair: Pair) -> None:
     models = Both(pair)
     for name in range(40):
         models.add(name, 20)
-        models.read([Read(one, [one, name], 1) for one in range(max(0, name - 9), name + 1)])
+        models.read([Read(text, [text, name], 1) for text in range(max(0, name - 9), name + 1)])
         if name >= 9:
             models.remove(name - 9)
     models.clear()
@@ -189,9 +189,9 @@ def test_bfloat16_and_float16_keys(pair: Pair, tmp_path: Path) -> None:
     for dtype, tolerance in (("float16", 2e-2), ("bfloat16", 2e-1), ("auto", 2e-2)):
         model = LlamaCpp(GgufModel(path, dtype))
         results = []
-        for one in (model, exact):
-            cache = one.new_cache()
+        for each_model in (model, exact):
+            cache = each_model.new_cache()
             cache.add(0, 9)
-            results.append(one.forward(cache, [Read(0, [5, 6, 7, 8], 4)])[0])
+            results.append(each_model.forward(cache, [Read(0, [5, 6, 7, 8], 4)])[0])
         torch.testing.assert_close(*results, rtol=tolerance, atol=tolerance)
         assert not torch.equal(*results)

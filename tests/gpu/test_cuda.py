@@ -157,7 +157,7 @@ def test_the_text_of_a_seed_is_that_of_a_processor_without_drafts(options: dict[
     on_device = SpeculativeDecoder(*map(on_gpu, deepcopy(models)), **options)
     for sampling in ({"temperature": 1.0, "top_k": None}, {"temperature": 0.7, "top_k": 8}):
         texts = [
-            [one.tokens for one in decoder.generate(prompts, max_new_tokens=40, seed=3, **sampling)]  # type: ignore[arg-type]
+            [output.tokens for output in decoder.generate(prompts, max_new_tokens=40, seed=3, **sampling)]  # type: ignore[arg-type]
             for decoder in (on_device, plain)
         ]
         assert texts[0] == texts[1]

@@ -223,9 +223,9 @@ def pair(name: str, noise: float = 0.05) -> tuple[PreTrainedModel, PreTrainedMod
     draft = MAKERS[name](LAYERS.get(name, 2), VOCABS[name][1], 1) if name in VOCABS else deepcopy(target)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for ours, theirs in zip(draft.parameters(), target.parameters(), strict=True):
-            rows = min(len(ours), len(theirs))
-            ours[:rows] = theirs[:rows]
-            if ours.numel() > 1:
-                ours.add_(torch.randn(ours.shape, generator=generator) * theirs.std() * noise)
+        for draft_weight, target_weight in zip(draft.parameters(), target.parameters(), strict=True):
+            rows = min(len(draft_weight), len(target_weight))
+            draft_weight[:rows] = target_weight[:rows]
+            if draft_weight.numel() > 1:
+                draft_weight.add_(torch.randn(draft_weight.shape, generator=generator) * target_weight.std() * noise)
     return target, draft

@@ -85,7 +85,8 @@ def once(function: Callable[..., T]) -> Callable[..., T]:
 
     def computed(*arguments: Any) -> T:
         key = tuple(
-            (one.shape, one.dtype, one.numpy().tobytes()) if isinstance(one, Tensor) else one for one in arguments
+            (argument.shape, argument.dtype, argument.numpy().tobytes()) if isinstance(argument, Tensor) else argument
+            for argument in arguments
         )
         if key not in computed_before:
             computed_before[key] = function(*arguments)

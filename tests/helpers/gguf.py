@@ -25,7 +25,7 @@ def random_llama(folder: Path) -> tuple[Path, str]:
     )  # fmt: skip
     model = make(vocab=VOCABULARY)
     model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
-    for one in (model, tokenizer):
-        one.save_pretrained(folder / "random")
+    for part in (model, tokenizer):
+        part.save_pretrained(folder / "random")
     write_gguf(str(folder / "random"), folder / "random.gguf", "f32")
     return folder / "random.gguf", str(folder / "random")

@@ -45,7 +45,7 @@ def comparison_report(speeds: dict[str, tuple[float, bool]], prompts: int = 20, 
         )
     report = ComparisonReport(
         target="tiny", draft="d", task=Task(SamplingParams(1.0, 50), 64), prompts=prompts, passes=1, decoders=decoders,
-        timed=timed, priced="the costs", machine=machine(), versions=versions(),
+        timed=timed, cost_description="the costs", machine=machine(), versions=versions(),
     )  # fmt: skip
     return replace(report, **more)
 

@@ -87,12 +87,12 @@ def last_weights(run: Path) -> dict[str, torch.Tensor]:
     return state
 
 
-def differ(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
+def differ(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     """Return true if two states have other tensors, shapes or values."""
-    return ours.keys() != theirs.keys() or not all(torch.equal(ours[name], theirs[name]) for name in ours)
+    return first.keys() != second.keys() or not all(torch.equal(first[name], second[name]) for name in first)
 
 
 def assert_same_run(run: Path, other: Path) -> None:
     names = ("metrics.csv", "result.json", "checkpoints/last.ckpt", "checkpoints/best.ckpt")
-    ours, theirs = map(contents, (run, other))
-    assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
+    run_files, other_files = map(contents, (run, other))
+    assert {name: run_files[name] for name in names} == {name: other_files[name] for name in names}

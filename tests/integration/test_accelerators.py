@@ -110,9 +110,9 @@ def test_results_are_those_of_other_forwards(name: str, seed: int) -> None:
     for operation, arguments in operations(seed):
         if operation == "read":
             result, expected = (model.forward(c, arguments) for model, c in zip((static, plain), caches, strict=True))
-            for one, other in zip(result, expected, strict=True):
-                finite = other.isfinite()
-                torch.testing.assert_close(one[finite], other[finite], rtol=1e-3, atol=1e-3)
+            for actual, reference in zip(result, expected, strict=True):
+                finite = reference.isfinite()
+                torch.testing.assert_close(actual[finite], reference[finite], rtol=1e-3, atol=1e-3)
             read += 1
             continue
         for key_cache in caches:
@@ -290,9 +290,9 @@ def test_the_law_of_forwards_of_fixed_shapes_is_the_targets(way: str) -> None:
     sizes, sampling = {"layers": 1, "hidden": 8, "context": 32, "vocab": 3}, SamplingParams(1.0, 2)
     target, draft = (of_fixed_shapes(make(seed=seed, sharpness=6.0, **sizes).double()) for seed in (24, 1024))
     target.reads_drawn = draft.reads_drawn = False
-    one = SpeculativeDecoder(target, draft, **options_of(way))
-    one.generate(PROMPT, max_new_tokens=1)  # makes the buffers, before which prompts are read in another way
-    assert_same(decoder_distribution(one, sampling, 4), distribution_by_steps(target, sampling))
+    pair_decoder = SpeculativeDecoder(target, draft, **options_of(way))
+    pair_decoder.generate(PROMPT, max_new_tokens=1)  # makes the buffers, before which prompts are read in another way
+    assert_same(decoder_distribution(pair_decoder, sampling, 4), distribution_by_steps(target, sampling))
 
 
 @pytest.mark.slow
@@ -339,9 +339,9 @@ def test_a_seed_gives_the_same_rounds(length: str, draft: str, way: str) -> None
             if turn % 2 == number % 2 and not THOROUGH:
                 continue
             outputs = []
-            for one in decoders:
-                one.stop_tokens = frozenset(STOPS)
-                outputs.append(one.generate(PROMPTS, max_new_tokens=24, seed=turn, **sampling))
+            for pair_decoder in decoders:
+                pair_decoder.stop_tokens = frozenset(STOPS)
+                outputs.append(pair_decoder.generate(PROMPTS, max_new_tokens=24, seed=turn, **sampling))
             (same, ratios), (expected, expected_ratios) = map(rounds, outputs)
             assert same == expected
             assert ratios == pytest.approx(expected_ratios, rel=1e-3)
@@ -354,9 +354,9 @@ def without_drafts(way: str) -> SpeculativeDecoder:
     target = make(seed=1, sharpness=4.0)
     model = of_fixed_shapes(target) if way == "static" else CausalLM(target)
     model.reads_drawn = way == "static"
-    one = SpeculativeDecoder(model, None)
-    one.stop_tokens = frozenset(STOPS)
-    return one
+    target_decoder = SpeculativeDecoder(model, None)
+    target_decoder.stop_tokens = frozenset(STOPS)
+    return target_decoder
 
 
 @pytest.mark.parametrize("sampling", [*SAMPLINGS, {"temperature": 1.0, "top_k": None, "top_p": 0.8}])
@@ -365,11 +365,11 @@ def test_a_target_alone_draws_what_the_host_draws(verifier: str, sampling: dict[
     """Every token is a round, also if the host looks at several at once. Texts end as on the host."""
     drawn = []
     for way in ("host", "static"):
-        one = without_drafts(way)
+        target_decoder = without_drafts(way)
         outputs = [
             output
             for seed in range(4)
-            for output in one.generate(PROMPTS, max_new_tokens=40, seed=seed, verifier=verifier, **sampling)
+            for output in target_decoder.generate(PROMPTS, max_new_tokens=40, seed=seed, verifier=verifier, **sampling)
         ]
         stats = [
             (o.stats.n_generated, o.stats.n_target_forwards, o.stats.n_verified_tokens, o.stats.n_draft_forwards)
@@ -382,18 +382,18 @@ def test_a_target_alone_draws_what_the_host_draws(verifier: str, sampling: dict[
 
 def test_the_host_looks_at_several_steps_of_a_target_alone() -> None:
     """The host looks once for all texts, except in the round that reads prompts."""
-    one = without_drafts("static")
-    one.stop_tokens = frozenset()
-    one.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
-    step, reads = one.scheduler.engine.step, []
+    target_decoder = without_drafts("static")
+    target_decoder.stop_tokens = frozenset()
+    target_decoder.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
+    step, reads = target_decoder.scheduler.engine.step, []
 
     def counted(requests: Any) -> None:
         with Reads() as counter:
             step(requests)
         reads.append(counter.count)
 
-    one.scheduler.engine.step = counted  # type: ignore[method-assign]
-    outputs = one.generate(PROMPTS, max_new_tokens=41, seed=0, top_k=None)
+    target_decoder.scheduler.engine.step = counted  # type: ignore[method-assign]
+    outputs = target_decoder.generate(PROMPTS, max_new_tokens=41, seed=0, top_k=None)
     assert [len(output.tokens) for output in outputs] == [41] * 3
     assert {*reads[1:]} == {1}
     assert len(reads) <= 5
@@ -425,34 +425,34 @@ class Timed(Fixed):
 
 
 def test_a_length_of_the_user_observes_every_step_of_a_target_alone() -> None:
-    one, length = without_drafts("static"), Timed()
-    one.stop_tokens = frozenset()
-    observed = one.generate(PROMPTS[0], max_new_tokens=20, seed=0, length=length)
+    target_decoder, length = without_drafts("static"), Timed()
+    target_decoder.stop_tokens = frozenset()
+    observed = target_decoder.generate(PROMPTS[0], max_new_tokens=20, seed=0, length=length)
     assert length.rounds == [0] * 19  # all but the round that read the prompt
-    assert observed.tokens == one.generate(PROMPTS[0], max_new_tokens=20, seed=0).tokens
+    assert observed.tokens == target_decoder.generate(PROMPTS[0], max_new_tokens=20, seed=0).tokens
 
 
 def test_the_host_looks_at_every_token_that_someone_waits_for() -> None:
-    one = without_drafts("static")
-    one.stop_tokens = frozenset()
+    target_decoder = without_drafts("static")
+    target_decoder.stop_tokens = frozenset()
     pieces: list[list[int]] = []
-    streamed = one.generate(PROMPTS[0], max_new_tokens=20, seed=0, on_tokens=pieces.append)
+    streamed = target_decoder.generate(PROMPTS[0], max_new_tokens=20, seed=0, on_tokens=pieces.append)
     assert pieces == [[token] for token in streamed.tokens]
-    assert streamed.tokens == one.generate(PROMPTS[0], max_new_tokens=20, seed=0).tokens
+    assert streamed.tokens == target_decoder.generate(PROMPTS[0], max_new_tokens=20, seed=0).tokens
 
 
 def test_a_request_without_drafts_takes_one_step_in_a_round_that_others_draft_in() -> None:
-    one = decoder("4", way="static")
-    kinds = [one.setup, one.setup_for(length=0)]
+    static_decoder = decoder("4", way="static")
+    kinds = [static_decoder.setup, static_decoder.setup_for(length=0)]
     requests = [
-        one.new_request(PROMPTS[i], SamplingParams(1.0, 5), 30, RandomSource(i), setup=kind)
+        static_decoder.new_request(PROMPTS[i], SamplingParams(1.0, 5), 30, RandomSource(i), setup=kind)
         for i, kind in enumerate(kinds)
     ]
-    one.scheduler.submit(requests)
+    static_decoder.scheduler.submit(requests)
     for _ in range(4):
-        one.scheduler.step()
+        static_decoder.scheduler.step()
     assert len(requests[1].output.tokens) == 4
-    one.scheduler.run([])
+    static_decoder.scheduler.run([])
     host = decoder("4", way="host").generate(PROMPTS[1], max_new_tokens=4, seed=1, length=0, temperature=1.0, top_k=5)
     assert requests[1].output.tokens == host.tokens
 
@@ -475,9 +475,9 @@ def test_reads_by_the_host(
     length: str, verifier: str, sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None while a planned length is drafted, else one a token of the longest draft; one for all verifications."""
-    one = decoder(length, way="static", verifier=verifier)
-    one.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
-    engine = one.scheduler.engine
+    static_decoder = decoder(length, way="static", verifier=verifier)
+    static_decoder.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
+    engine = static_decoder.scheduler.engine
     propose, step = engine._propose, engine.step
     drafting: list[int] = []
 
@@ -499,7 +499,7 @@ def test_reads_by_the_host(
 
     monkeypatch.setattr(engine, "_propose", counted)
     monkeypatch.setattr(engine, "step", whole)
-    one.generate(PROMPTS, max_new_tokens=16, seed=0, **sampling)
+    static_decoder.generate(PROMPTS, max_new_tokens=16, seed=0, **sampling)
     assert len(drafting) > 3
     assert length in PLANNED or max(drafting) > 1
 
@@ -548,11 +548,11 @@ def test_a_seed_gives_the_same_trees(tree: str, draft: str) -> None:
 @pytest.mark.parametrize("tree", TREES)
 def test_reads_of_trees_by_the_host(tree: str, sampling: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """The host reads once for each level, twice if a head reads states or logits, and once for the target's results."""
-    one = tree_decoder(tree, "static")
-    one.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
-    engine, nodes = one.scheduler.engine, list[int]()
+    static_decoder = tree_decoder(tree, "static")
+    static_decoder.generate(PROMPTS, max_new_tokens=6, seed=0)  # what models check once
+    engine, nodes = static_decoder.scheduler.engine, list[int]()
     propose, step = engine._propose, engine.step
-    for model in (one.target, one.drafts[0]):
+    for model in (static_decoder.target, static_decoder.drafts[0]):
         mark_results(model, monkeypatch)
     each = 1 + ("grown" in tree) * (1 + (sampling["temperature"] == 0))
 
@@ -572,7 +572,7 @@ def test_reads_of_trees_by_the_host(tree: str, sampling: dict[str, Any], monkeyp
 
     monkeypatch.setattr(engine, "_propose", proposing)
     monkeypatch.setattr(engine, "step", whole)
-    one.generate(PROMPTS[:1], max_new_tokens=24, seed=0, **sampling)
+    static_decoder.generate(PROMPTS[:1], max_new_tokens=24, seed=0, **sampling)
     assert max(nodes) >= 3
 
 
@@ -580,14 +580,14 @@ def test_reads_of_trees_by_the_host(tree: str, sampling: dict[str, Any], monkeyp
 def test_planned_and_other_requests_of_several_samplings_share_a_draw(seed: int) -> None:
     outputs = []
     for way in ("host", "static"):
-        one = decoder("4", way=way)
-        kinds = [one.setup, *(one.setup_for(length=make_rule()) for make_rule in ASKING.values())]
+        pair_decoder = decoder("4", way=way)
+        kinds = [pair_decoder.setup, *(pair_decoder.setup_for(length=make_rule()) for make_rule in ASKING.values())]
         samplings = [SamplingParams(**SAMPLINGS[(i + seed) % 4]) for i in range(9)]
         requests = [
-            one.new_request(PROMPTS[i % 3], sampling, 16, RandomSource(i), setup=kinds[i % 6])
+            pair_decoder.new_request(PROMPTS[i % 3], sampling, 16, RandomSource(i), setup=kinds[i % 6])
             for i, sampling in enumerate(samplings)
         ]
-        one.scheduler.run(requests)
+        pair_decoder.scheduler.run(requests)
         outputs.append(rounds([request.output for request in requests])[0])
     assert outputs[0] == outputs[1]
 
@@ -600,8 +600,8 @@ def test_a_model_without_numbers_fails_its_request_alone(
     broken_model: str, length: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request also fails alone if the host reads each token, because the length depends on it."""
-    one = decoder(length, way=way)
-    model = one.target if broken_model == "target" else one.setup.arms[0].drafter.model  # type: ignore[attr-defined]
+    pair_decoder = decoder(length, way=way)
+    model = pair_decoder.target if broken_model == "target" else pair_decoder.setup.arms[0].drafter.model  # type: ignore[attr-defined]
     forward = model.forward
 
     def failing(cache: Any, reads: Any) -> Any:
@@ -624,16 +624,16 @@ def test_a_model_without_numbers_fails_its_request_alone(
     draft_unread, drafting = model.draft_unread, list[int]()
     monkeypatch.setattr(model, "forward", failing)
     monkeypatch.setattr(model, "draft_unread", failing_steps)
-    requests = [one.new_request(p, SamplingParams(1.0, 5), 12, RandomSource(0)) for p in PROMPTS]
+    requests = [pair_decoder.new_request(p, SamplingParams(1.0, 5), 12, RandomSource(0)) for p in PROMPTS]
     with pytest.raises(InputError, match="NaN"):
-        one.scheduler.run(requests)
+        pair_decoder.scheduler.run(requests)
     assert [type(request.error) for request in requests] == [type(None), InputError, type(None)]
     assert bool(drafting) == (broken_model == "draft" and way == "static" and length == "4")
 
 
 def test_a_target_alone_without_numbers_fails_its_request_alone() -> None:
-    one = without_drafts("static")
-    draft_unread = one.target.draft_unread
+    target_decoder = without_drafts("static")
+    draft_unread = target_decoder.target.draft_unread
 
     def failing(cache: Any, reads: Any, *arguments: Any) -> Any:
         drafted = draft_unread(cache, reads, *arguments)
@@ -643,10 +643,10 @@ def test_a_target_alone_without_numbers_fails_its_request_alone() -> None:
                 drafted.chosen[:, place] = float("nan")
         return drafted
 
-    one.target.draft_unread = failing  # type: ignore[method-assign]
-    requests = [one.new_request(p, SamplingParams(1.0, 5), 12, RandomSource(0)) for p in PROMPTS]
+    target_decoder.target.draft_unread = failing  # type: ignore[method-assign]
+    requests = [target_decoder.new_request(p, SamplingParams(1.0, 5), 12, RandomSource(0)) for p in PROMPTS]
     with pytest.raises(InputError, match="NaN"):
-        one.scheduler.run(requests)
+        target_decoder.scheduler.run(requests)
     assert [type(request.error) for request in requests] == [type(None), InputError, type(None)]
 
 
@@ -671,7 +671,7 @@ def test_signals_are_the_same_however_they_are_read(kind: str) -> None:
             assert step.signals() == pytest.approx(one_by_one, abs=1e-6)
             longer = torch.nn.functional.pad(step.q, (0, 4096))  # too long to be handled as a list
             assert predictor.predict(replace(step, q=longer, listed=None)) == pytest.approx(predictor.predict(step))
-        trimmed = replace(step, kept=kept)
+        trimmed = replace(step, kept_tokens=kept)
         assert trimmed.signals() == pytest.approx(step.signals(), abs=1e-6)
         for other in range(65):
             assert trimmed.unwarped_of(other) == pytest.approx(step.unwarped_of(other), abs=1e-6)

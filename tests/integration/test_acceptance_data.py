@@ -101,8 +101,8 @@ def test_rounds_are_what_the_decoder_did(
     assert len(rows) == 8
     for place, row in enumerate(rows):
         seed = sample_seed(settings.seed, place)
-        alone = decoder.generate(row.prompt_ids, seed=seed, max_new_tokens=24, top_k=top_k)
-        assert row.x == alone.tokens
+        generation = decoder.generate(row.prompt_ids, seed=seed, max_new_tokens=24, top_k=top_k)
+        assert row.x == generation.tokens
         for start, tokens, labels in zip(row.starts, row.drafted, row.accept, strict=True):
             text = torch.tensor([row.prompt_ids + row.x[:start] + tokens])
             p, q = (
@@ -112,15 +112,15 @@ def test_rounds_are_what_the_decoder_did(
             expected = accepted(p, q, torch.tensor(tokens)[:, None], verifier)
             torch.testing.assert_close(torch.tensor(labels), expected, rtol=1e-3, atol=1e-5)
         length, drafts = 0, []
-        for round in alone.rounds:
+        for round in generation.rounds:
             if round.drafted:
                 drafts.append((length, round.drafted[: round.accepted + 1], round.accepted))
             length += len(round.emitted)
         assert [(s, d) for s, d, _ in drafts] == list(zip(row.starts, row.drafted, strict=True))
-        for (start, tokens, kept), probabilities in zip(drafts, row.accept, strict=True):
+        for (start, tokens, count), probabilities in zip(drafts, row.accept, strict=True):
             assert len(probabilities) == len(tokens)
             assert all(0 <= probability <= 1 for probability in probabilities)
-            assert tokens[:kept] == row.x[start : start + kept]
+            assert tokens[:count] == row.x[start : start + count]
         assert text_of(row).accept == [probability for of_round in row.accept for probability in of_round]
         assert text_of(row).tokens == [token for of_round in row.drafted for token in of_round]
 
@@ -134,17 +134,17 @@ def test_a_row_does_not_depend_on_its_company(architecture: str) -> None:
     uniforms = [torch.rand(budget, generator=generator) for budget in (20, 20, 5, 20, 1, 20, 20)]
     sampling, stops = SamplingParams(1.0, 20), frozenset(range(0, 64, 9))
 
-    alone = [
+    texts_alone = [
         roll_out(model, [p], [u], sampling, stops, batch_size=1)[0].tokens
         for p, u in zip(prompts, uniforms, strict=True)
     ]
-    assert len({len(row) for row in alone}) > 2
+    assert len({len(row) for row in texts_alone}) > 2
     for batch_size, lean in ((1, True), (2, True), (3, True), (7, True), (50, True), (3, False)):
         model.strategy = model.strategy if lean else Padded("a test asks for it")
-        done: list[int] = []
-        together = roll_out(model, prompts, uniforms, sampling, stops, batch_size=batch_size, on_done=done.append)
-        assert [row.tokens for row in together] == alone
-        assert sorted(done) == sorted(map(len, alone))
+        lengths: list[int] = []
+        together = roll_out(model, prompts, uniforms, sampling, stops, batch_size=batch_size, on_done=lengths.append)
+        assert [row.tokens for row in together] == texts_alone
+        assert sorted(lengths) == sorted(map(len, texts_alone))
 
 
 @settings(max_examples=100)

@@ -174,18 +174,18 @@ def test_each_setting_changes_the_weights(
 def test_how_often_a_training_is_logged_and_kept(
     settings: specdec_head.TrainingOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept: list[int] = []
+    saved_steps: list[int] = []
     save = pl.Trainer.save_checkpoint
     monkeypatch.setattr(
-        pl.Trainer, "save_checkpoint", lambda self, *a, **k: kept.append(self.global_step) or save(self, *a, **k)
+        pl.Trainer, "save_checkpoint", lambda self, *a, **k: saved_steps.append(self.global_step) or save(self, *a, **k)
     )
     counts = []
     for every in (1, 4):
-        kept.clear()
+        saved_steps.clear()
         changed = replace(settings, epochs=1, log_every=every, checkpoint_every=every)
         train_acceptance(changed, output=tmp_path / f"every-{every}")
         rows = [row for row in metrics_rows(tmp_path / f"every-{every}") if row["loss"]]
-        counts.append((len(rows), len({*kept})))
+        counts.append((len(rows), len({*saved_steps})))
     (frequent, frequent_kept), (rare, rare_kept) = counts
     assert frequent >= 3 * rare > 0
     assert frequent_kept > rare_kept > 0
@@ -291,10 +291,10 @@ def test_early_stopping(
     stop(Run, "complete", 1, lambda: train_acceptance(limited, output=run))
     result = train_acceptance(limited, output=run, resume=True)
     assert [int(row["epoch"]) for row in metrics_rows(run) if row["val_kl"]] == [*range(1, epochs + 1)]
-    kept = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)
+    best_checkpoint = torch.load(run / "checkpoints" / "best.ckpt", weights_only=True)
     assert (result.epoch, result.step, result.metrics) == (best, 6 * best, {"kl": KL[best - 1]})
-    assert (kept["epoch"], kept["step"]) == (best, 6 * best)
-    assert torch.equal(kept["head"]["out.weight"], last_weights(run)["head.out.weight"]) == (best == epochs)
+    assert (best_checkpoint["epoch"], best_checkpoint["step"]) == (best, 6 * best)
+    assert torch.equal(best_checkpoint["head"]["out.weight"], last_weights(run)["head.out.weight"]) == (best == epochs)
     train_acceptance(five, output=tmp_path / "whole")
     train_acceptance(five, output=run, resume=True)
     assert_same_run(run, tmp_path / "whole")
@@ -326,8 +326,8 @@ def test_features_are_made_in_the_run_folder(
     finished: Path, settings: specdec_head.TrainingOptions, work: Path, tmp_path: Path
 ) -> None:
     """The run equals one with features that were made before. A complete run does not need the features."""
-    ours = replace(settings, data=str(work / "data"), mixing=0.15, validation_fraction=0.2, traced=0)
-    train_acceptance(ours, output=str(tmp_path / "run"))
+    mixed_settings = replace(settings, data=str(work / "data"), mixing=0.15, validation_fraction=0.2, traced=0)
+    train_acceptance(mixed_settings, output=str(tmp_path / "run"))
     assert_same_run(tmp_path / "run", finished)
     rows = read_dataset(work / "data", AcceptanceRow)
     trained = {prompt_digest(row.prompt) for row in rows if not is_validation(row.prompt_id, 0.2)}
@@ -337,7 +337,7 @@ def test_features_are_made_in_the_run_folder(
     for file in (work / "features").iterdir():
         assert file.read_bytes() == (tmp_path / "run" / "features" / file.name).read_bytes()
     shutil.rmtree(tmp_path / "run" / "features")
-    train_acceptance(ours, output=tmp_path / "run")
+    train_acceptance(mixed_settings, output=tmp_path / "run")
     assert not (tmp_path / "run" / "features").exists()
 
 
@@ -387,8 +387,8 @@ def test_tensorboard(
     for name in ("epoch", "loss", "val_kl"):
         rows = {int(row["step"]): float(row[name]) for row in metrics_rows(run) if row[name]}
         scalars = logged.Scalars(name)
-        assert name == "epoch" or [one.step for one in scalars] == sorted(rows)
-        assert {one.step: one.value for one in scalars} == pytest.approx(rows)
+        assert name == "epoch" or [scalar.step for scalar in scalars] == sorted(rows)
+        assert {scalar.step: scalar.value for scalar in scalars} == pytest.approx(rows)
 
 
 def test_a_full_disk_ends_a_training(

@@ -27,6 +27,7 @@ from experiments.rivals.block_pilot import (
     predictions,
 )
 
+from ..helpers.printed import printed_arguments
 from ..helpers.steps import step
 from ..helpers.traces import traced_text
 
@@ -82,14 +83,14 @@ def test_a_plan_is_the_best_length(accept: list[float], cost: CostModel) -> None
 
 def test_plans_follow_costs_and_the_number_of_requests() -> None:
     batch = BatchCosts((1, 8), (CHEAP, EXPENSIVE))
-    length = planned_length([0.9] * ROUND_TOKENS, "round").repriced(batch=batch)
+    length = planned_length([0.9] * ROUND_TOKENS, "round").with_costs(batch=batch)
     assert isinstance(length, PlannedLength)
-    alone = planned(length)
+    single_length = planned(length)
     length.shared_by(8)
-    assert (alone > 3, planned(length)) == (True, 0)
+    assert (single_length > 3, planned(length)) == (True, 0)
     length.start_text()
     length.shared_by(1)
-    assert planned(length) == alone
+    assert planned(length) == single_length
     assert planned(planned_length([0.9] * ROUND_TOKENS, "prompt", EXPENSIVE)) == 0
 
 
@@ -115,20 +116,20 @@ def test_survivals_are_those_of_the_head() -> None:
 def test_outcomes_of_drafts() -> None:
     *_, text, trace = traced_text()
     examples = round_examples(trace)
-    kept, is_decided = examples.kept, decided(examples.kept)
-    assert kept.shape == (len(text) - 1, ROUND_TOKENS)
+    outcomes, is_decided = examples.kept, decided(examples.kept)
+    assert outcomes.shape == (len(text) - 1, ROUND_TOKENS)
     for row in range(len(text) - 1):
         accepted = 0
         while row + 1 + accepted < len(text) and accepted < ROUND_TOKENS and trace.kept[row + 1 + accepted]:
             accepted += 1
-        assert (kept[row] == 1).sum() == accepted
+        assert (outcomes[row] == 1).sum() == accepted
         ends = row + 1 + accepted == len(text) or accepted == ROUND_TOKENS
         assert is_decided[row].sum() == accepted + (not ends)
     head, options = LengthHead(8, 4), TrainingOptions(data="rounds")
-    batch = Batch((torch.rand(len(kept), 2), torch.randn(len(kept), 8)), kept, 0, len(kept))
+    batch = Batch((torch.rand(len(outcomes), 2), torch.randn(len(outcomes), 8)), outcomes, 0, len(outcomes))
     labels, predicted = predictions(head, batch, options)
     assert torch.equal(predicted["head"], network_logits(head, batch)[is_decided])
-    assert torch.equal(labels.bool(), (kept == 1)[is_decided])
+    assert torch.equal(labels.bool(), (outcomes == 1)[is_decided])
     assert torch.equal(examples.states, trace.target_states[:-1])
     last = examples.places == 1
     assert last.tolist() == [True] + [False] * (len(text) - 2)
@@ -138,9 +139,9 @@ def test_outcomes_are_counted_alike_in_training_and_in_serving() -> None:
     *_, trace = traced_text()
     examples, length = round_examples(trace), planned_length([0.9] * ROUND_TOKENS, "round")
     rates = outcome_rates(examples.places, examples.kept)
-    for row, kept in enumerate(trace.kept[1:-1]):
+    for row, accepted in enumerate(trace.kept[1:-1]):
         assert rates[row].tolist() == pytest.approx(length.outcomes.rates)
-        length.end_round(1, int(kept))
+        length.end_round(1, int(accepted))
     longer, single = (planned_length([0.9] * ROUND_TOKENS, "round") for _ in range(2))
     longer.end_round(4, 2)  # the fourth token was not decided on
     for accepted in (1, 1, 0):
@@ -151,10 +152,10 @@ def test_outcomes_are_counted_alike_in_training_and_in_serving() -> None:
 @pytest.mark.parametrize(("every", "known_lengths"), [("round", [0, 1, 2, 3, 4]), ("prompt", [0, 0, 0, 3, 3])])
 def test_a_plan_knows_what_came_before_it(every: Any, known_lengths: list[int]) -> None:
     """A plan for a prompt only uses data from before the first round of its text."""
-    places, kept = torch.tensor([1, 2, 3, 1, 2]), torch.tensor([1, 0, 1, 0, 1]).unsqueeze(1)
-    examples = Examples(torch.rand(5), torch.randn(5, 16), places=places, kept=kept)
+    places, outcomes = torch.tensor([1, 2, 3, 1, 2]), torch.tensor([1, 0, 1, 0, 1]).unsqueeze(1)
+    examples = Examples(torch.rand(5), torch.randn(5, 16), places=places, kept=outcomes)
     planned_inputs = inputs(examples, TrainingOptions(data="rounds", every=every))
-    rates = outcome_rates(places, kept)
+    rates = outcome_rates(places, outcomes)
     assert len(set(map(tuple, rates.tolist()))) == 4  # of each text's first round the same
     assert [
         torch.equal(*pair)
@@ -171,7 +172,12 @@ def test_from_data_to_decoding(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert cli.main(["data", "acceptance", "--limit", "12", "--max-new-tokens", "8", "--output", data]) == 0
     words = ["--data", data, "--epochs", "1", "--traced", "2", "--validation-fraction", "0.3", "--width", "4"]
     assert cli.main(["train", "acceptance", "--predictor", NAME, *words, "--output", run]) == 0
+    capsys.readouterr()
     assert cli.main(["export", run, controller, "--predictor", NAME]) == 0
+    USER_MODULES.clear()  # as in a new process
+    printed = printed_arguments(capsys.readouterr().out)
+    assert printed[-4:-1] == [f"{NAME}:{controller}", "--cost", "auto"]
+    assert cli.main([*printed, "--max-new-tokens", "4"]) == 0
     words = ["generate", "What is 2 plus 3?", "--max-new-tokens", "8", "--seed", "1", "--json"]
     capsys.readouterr()
     for length in (f"{NAME}:{controller}", controller):  # named once, it is known

@@ -69,7 +69,8 @@ def test_the_shipped_head_is_calibrated(
     report = tmp_path / "reports" / "calibration.json"
     assert cli.main([*words, "--report", str(report)]) == 0
     *_, hint, last = capsys.readouterr().out.splitlines()
-    assert hint.endswith(f" Decode with it: specpilot generate --length {new} --cost auto")
+    command = f"specpilot generate --target tiny --draft tiny-draft --length {new} --cost auto 'Write a short story.'"
+    assert hint.endswith(f" Decode with it: {command}")
     result = json.loads(last)
     assert json.loads(report.read_text()) == result
     assert {"machine", "versions"} <= result.keys()
@@ -146,17 +147,18 @@ def test_features_are_trained(data: Path, tmp_path: Path, capsys: pytest.Capture
     assert cli.main(["train", "acceptance", "--predictor", "features", *words, "--output", run]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"Export it: specpilot export {run} FOLDER"
     assert cli.main(["export", run, new]) == 0
-    assert capsys.readouterr().out.rstrip().endswith(f" Decode with it: specpilot generate --length {new} --cost auto")
+    command = f"specpilot generate --target tiny --draft tiny-draft --length {new} --cost auto 'Write a short story.'"
+    assert capsys.readouterr().out.rstrip().endswith(f" Decode with it: {command}")
     dataset = FeatureDataset(Path(run, "features"))
     part = dataset.part(f"{TRAIN}0")
     examples = part.gather(torch.arange(sum(part.rows)))
     x, p = examples["evidence"][:, :3].double().numpy(), examples["accept"].double().numpy()
     model = load_controller(new).head
-    ours, best = (
+    fitted_kl, best = (
         Metrics(torch.from_numpy(x @ weight + bias), torch.from_numpy(p)).compute()["kl"]
         for weight, bias in ((model.weight.detach().double().numpy(), model.bias.item()), fit_logistic(x, p))
     )
-    assert ours == pytest.approx(best, abs=1e-6)
+    assert fitted_kl == pytest.approx(best, abs=1e-6)
     assert FeaturePredictor(model).doubt < 0  # the surer the draft, the likelier it is kept
 
 

@@ -108,11 +108,11 @@ def test_models_are_shared(tmp_path: Path) -> None:
     target, draft = save_pair(tmp_path)
     base = DecodingOptions(target=target, draft=draft)
     loader = Loader(base)
-    one, other = (loader.decoder(ComparedDecoder.parse(word, base)) for word in ("2", "3+ngram"))
-    assert one.target is other.target
-    assert one.drafts[0] is other.drafts[0]
+    fixed, mixed = (loader.decoder(ComparedDecoder.parse(word, base)) for word in ("2", "3+ngram"))
+    assert fixed.target is mixed.target
+    assert fixed.drafts[0] is mixed.drafts[0]
     double = loader.decoder(ComparedDecoder.of(base, "a", dtype="float64"))
-    assert double.target is not one.target
+    assert double.target is not fixed.target
 
 
 # replay
@@ -152,8 +152,8 @@ def test_rules_are_tuned_on_the_other_half() -> None:
     chosen = tuned((1.0, 8.0), FIXED, replayed, CostModel(0.1, 1.0, 0.0))
     assert chosen == (1.0, 8.0, 1.0)
     assert crossed(FIXED, chosen, replayed) == [short, bad, short, bad]
-    alone = {setting: counts[:1] for setting, counts in replayed.items()}  # the other half is empty
-    assert tuned((1.0, 8.0), FIXED, alone, CostModel(0.1, 1.0, 0.0)) == (3, 3, 3)
+    half = {setting: counts[:1] for setting, counts in replayed.items()}  # the other half is empty
+    assert tuned((1.0, 8.0), FIXED, half, CostModel(0.1, 1.0, 0.0)) == (3, 3, 3)
 
 
 def test_outputs_are_traced_by_the_rule(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_outputs_are_traced_by_the_rule(tmp_path: Path) -> None:
     assert token_wise.accept != invariant.accept
     assert "verifier" not in tracers["token-wise"].identity
     assert tracers["invariant"].identity["verifier"] == "invariant"
-    for kept, token, x in zip(invariant.kept, invariant.tokens, invariant.text, strict=False):
-        assert kept == (token == x)
+    for accepted, token, x in zip(invariant.kept, invariant.tokens, invariant.text, strict=False):
+        assert accepted == (token == x)
 
 
 # the clock
@@ -241,10 +241,10 @@ class Monitor:
 
     def begin_window(self, key: str, restart: bool) -> None:
         assert restart
-        self.begun = self.now
+        self.started = self.now
 
     def end_window(self, key: str) -> SimpleNamespace:
-        seconds = self.now - self.begun
+        seconds = self.now - self.started
         return SimpleNamespace(gpu_energy={0: 60 * seconds}, cpu_energy={0: 40 * seconds} if self.cpu else None)
 
     def sleep(self, seconds: float) -> None:
@@ -272,12 +272,14 @@ def test_devices_add_up_and_pauses_do_not_count(cpu: bool, watts: float) -> None
 
 
 def test_the_sentence_names_the_winner_and_what_it_is_measured_by() -> None:
-    first, *rest = sentences(comparison_report({"mine": (1.5, True), "3": (1.4, False), "other": (1.501, True)}))
+    first, *further_sentences = sentences(
+        comparison_report({"mine": (1.5, True), "3": (1.4, False), "other": (1.501, True)})
+    )
     assert first.startswith("On your 20 prompts, at temperature 1, ")
     assert "other decodes 1.50 (1.49–1.51) × as fast as no drafts and 1.07 (1.07–1.07) × the best rule (3)." in first
-    assert rest == ["Within the noise of it: mine."]
-    _, *rest = sentences(comparison_report({"mine": (1.5, True), "3": (1.499, False)}))
-    assert rest == ["Within the noise of it: 3."]
+    assert further_sentences == ["Within the noise of it: mine."]
+    _, *further_sentences = sentences(comparison_report({"mine": (1.5, True), "3": (1.499, False)}))
+    assert further_sentences == ["Within the noise of it: 3."]
     (first,) = sentences(comparison_report({"3": (1.5, False), "mine": (1.2, True)}))
     assert "× the best trained decoder (mine)" in first
     report = comparison_report({"3": (1.5, False)})
@@ -285,9 +287,9 @@ def test_the_sentence_names_the_winner_and_what_it_is_measured_by() -> None:
         "On your 20 prompts, at temperature 1, 3 decodes 1.50 (1.50–1.50) × as fast as no drafts."
     ]
     replayed = with_figures(report, replay=Interval(1.6, 1.5, 1.7))
-    for informed, shown in ((1.7, True), (1.59, False)):  # a bound is shown only above what it bounds
+    for informed, is_shown in ((1.7, True), (1.59, False)):  # a bound is shown only above what it bounds
         last = sentences(replace(replayed, informed=informed))[-1]
-        assert (f"would reach {informed:.2f} × in the replay; the best decoder reaches 1.60 ×" in last) == shown
+        assert (f"would reach {informed:.2f} × in the replay; the best decoder reaches 1.60 ×" in last) == is_shown
     # Decoding without drafts always has a replay; the bound is compared with decoders that draft.
     only_none = replace(replayed, decoders={**report.decoders, NONE: replayed.decoders[NONE]}, informed=1.7)
     assert sentences(only_none) == sentences(report)
@@ -311,13 +313,13 @@ def test_the_time_decides_how_many_prompts_are_decoded(monkeypatch: pytest.Monke
     clock, lines = Clock(), Console(record=True, width=200, file=io.StringIO())
     monkeypatch.setattr(time, "perf_counter", clock)
     plans = []
-    one: Any = SimpleNamespace(
+    comparing: Any = SimpleNamespace(
         rows=ROWS * 20, specs={NONE: None, "3": None}, families={}, task=Task(SamplingParams(1.0, 50), 64), identity={},
         store=SimpleNamespace(compute=lambda key, plan: plan()), console=lines,
         _seconds_per_token=lambda costs: 0.01, began=0.0, engines=True, _drafts_by_states=lambda: False,
     )  # fmt: skip
     for minutes in (None, 0.5, 5.0, 500.0):
-        plans.append(comparison._Comparing._plan(one, {}, True, minutes))
+        plans.append(comparison._Comparing._plan(comparing, {}, True, minutes))
     assert plans[0] == (120, 1)
     assert plans[1][0] < plans[2][0] <= plans[3][0] == 120
     assert plans[3][1] > 1
@@ -325,7 +327,7 @@ def test_the_time_decides_how_many_prompts_are_decoded(monkeypatch: pytest.Monke
     printed_texts = []
     for spent in (30.0, 45.0, 3000.0):  # seconds of a minute and a half that loading and measuring took
         clock.now = spent
-        plans.append(comparison._Comparing._plan(one, {}, True, 1.5))
+        plans.append(comparison._Comparing._plan(comparing, {}, True, 1.5))
         printed_texts.append(lines.export_text())
     assert plans[4][0] > plans[5][0] == plans[6][0] > 0  # half of the time is left
     assert ["longer than minutes=1.5" in text for text in printed_texts] == [False, False, True]
@@ -485,13 +487,13 @@ def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch:
         report = compare_decoders(*arguments, clock=False, cost=CostModel.load(0.1), console=QUIET)
         return report.decoders["2"].replay
 
-    begun = replayed("begun")
+    expected = replayed("begun")
     for file in (tmp_path / "begun" / "records").glob("*.json"):
         if "day" not in json.loads(file.read_text())["identity"]:
             file.unlink()
     one_day_later(monkeypatch)
-    assert replayed("begun") == begun
-    assert replayed("other") != begun
+    assert replayed("begun") == expected
+    assert replayed("other") != expected
 
 
 def test_a_comparison_without_settings_of_engines_replays_no_drafts_of_engines(tmp_path: Path) -> None:

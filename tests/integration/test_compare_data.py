@@ -138,7 +138,13 @@ def test_settings_for_engines_from_rounds(rounds: dict[str, Path], tmp_path: Pat
     assert choice.speed.value == pytest.approx(max(speeds))
     assert choice.length == (speeds.index(max(speeds)) + 1 if max(speeds) > 1 else 0)
     assert len(settings.changes) == 1
-    assert DataReport.from_dict(json.loads((tmp_path / "settings/report.json").read_text())) == report
+    text = (tmp_path / "settings/report.json").read_text()
+    assert DataReport.from_dict(json.loads(text)) == report
+    assert report.against is not None
+    for old, new in (("priced", "cost_description"), ("along", "place_grouping")):  # names of earlier versions
+        assert text.count(f'"{new}":') >= 2  # in the report and in that of the second dataset
+        text = text.replace(f'"{new}":', f'"{old}":')
+    assert DataReport.from_dict(json.loads(text)) == report
 
     both = specpilot.compare(data=[*names.values()], engine_cost=0.05, output=tmp_path / "both").engine_settings
     assert both is not None
@@ -154,18 +160,18 @@ def test_rounds_without_costs_have_a_draft_length_for_each_cost(
     """The report names the missing costs and the option that takes them."""
     data = str(rounds["warm"])
     assert cli.main(["compare", "--data", data, "--output", str(tmp_path / "without")]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "no settings for other engines" in shown
-    assert "--engine-cost" in shown
-    assert "Draft length by the cost of a draft step" in shown
+    output = " ".join(capsys.readouterr().out.split())
+    assert "no settings for other engines" in output
+    assert "--engine-cost" in output
+    assert "Draft length by the cost of a draft step" in output
     report = DataReport.from_dict(json.loads((tmp_path / "without/report.json").read_text()))
     assert report.engine_settings is None
     assert "Draft length by the cost of a draft step" in (tmp_path / "without/report.html").read_text()
     for step, choice in report.lengths_by_cost.items():
-        priced = specpilot.compare(data=data, engine_cost=float(step), output=tmp_path / step)
-        assert priced.engine_settings is not None
-        assert priced.engine_settings["SGLang"].choice == choice
-        assert not any("no settings" in note for note in priced.notes)
+        with_cost = specpilot.compare(data=data, engine_cost=float(step), output=tmp_path / step)
+        assert with_cost.engine_settings is not None
+        assert with_cost.engine_settings["SGLang"].choice == choice
+        assert not any("no settings" in note for note in with_cost.notes)
     lengths = [choice.length for choice in report.lengths_by_cost.values()]
     assert lengths == sorted(lengths, reverse=True)
     assert len({*lengths}) > 1
@@ -213,10 +219,10 @@ def test_false_alarms_and_power(shared: bool, sizes: tuple[int, int], monkeypatc
     alarms = detections = 0
     for repeat in range(repeats):
         prefixes = ("a", "a" if shared else "b")
-        one, other = (named(clusters(random, size), prefix) for size, prefix in zip(sizes, prefixes, strict=True))
-        alarms += any(group.is_significant for group in drifts(one, other, seed=repeat))
+        first, second = (named(clusters(random, size), prefix) for size, prefix in zip(sizes, prefixes, strict=True))
+        alarms += any(group.is_significant for group in drifts(first, second, seed=repeat))
         if repeat < 20 and sizes == (20, 20):
-            detections += drifts(one, named(clusters(random, 20, -0.3), prefixes[1]), seed=repeat)[0].is_significant
+            detections += drifts(first, named(clusters(random, 20, -0.3), prefixes[1]), seed=repeat)[0].is_significant
     assert alarms <= binom.ppf(0.95, repeats, 0.05)
     assert detections >= 18 or sizes != (20, 20)
 
@@ -247,9 +253,9 @@ def test_sums_are_of_prompts_and_a_group_of_few_is_not_judged() -> None:
     assert names == ["p", "q"]
     assert sums.accepted.tolist() == [[2.5, 1.0], [0.25, 0.0]]
     assert sums.drafted.tolist() == [[3.0, 1.0], [1.0, 0.0]]
-    one = Sums(np.array([[0.0, 0.0]] * 10), np.array([[5.0, 0.0]] * 6 + [[5.0, 5.0]] * 4))
-    other = Sums(np.array([[5.0, 5.0]] * 10), np.array([[5.0, 5.0]] * 10))
-    whole, few = drifts(named(one, "a"), named(other, "b"))
+    first = Sums(np.array([[0.0, 0.0]] * 10), np.array([[5.0, 0.0]] * 6 + [[5.0, 5.0]] * 4))
+    second = Sums(np.array([[5.0, 5.0]] * 10), np.array([[5.0, 5.0]] * 10))
+    whole, few = drifts(named(first, "a"), named(second, "b"))
     assert (whole.is_significant, whole.acceptance, whole.other, whole.tokens, few.p) == (True, 0.0, 1.0, 50, 1.0)
 
 
@@ -317,14 +323,14 @@ def test_predictors_are_given_the_states_that_they_read(labelled: Path) -> None:
 
 def test_labels_are_replayed_as_kept(labelled: Path) -> None:
     data = read_labelled([str(labelled)], options(length="3"), QUIET)
-    kept, accept = [], []
+    accepted, accept = [], []
     for index, reading in enumerate(data.readings):
         trace = labelled_trace(data, index, reading)
         assert trace.after == [*range(1, len(trace.text)), -1]
-        kept += trace.kept
+        accepted += trace.kept
         accept += trace.accept
     spread = np.sqrt(np.sum(np.array(accept) * (1 - np.array(accept))))
-    assert abs(sum(kept) - sum(accept)) < 3 * spread
+    assert abs(sum(accepted) - sum(accept)) < 3 * spread
 
 
 def test_worse_predictors_are_said_to_be() -> None:
@@ -490,7 +496,7 @@ def test_responses_have_the_outcomes_of_the_rounds(rounds: dict[str, Path], tmp_
     data = read_labelled([str(write(tmp_path / "data", rows["warm"], read_manifest(rounds["warm"])))], options(), QUIET)
     drafted = [(text, i, y) for text in data.texts for i, y in zip(text.places, text.tokens, strict=True)]
     within = np.array([i < len(text.x) for text, i, _ in drafted])
-    kept = np.array([text.x[i] == y for text, i, y in drafted if i < len(text.x)])
+    agreement = np.array([text.x[i] == y for text, i, y in drafted if i < len(text.x)])
     lines = [{"custom_id": "a", "response": {"body": response_to(row, True)}} for row in rows["warm"]]
     responses = read_responses([save(tmp_path / "responses.jsonl", [*lines, {"response": {"body": None}}])])
     folder = Path(save(tmp_path / "all" / "1.json", [response_to(row, False) for row in rows["warm"]])).parent
@@ -504,7 +510,7 @@ def test_responses_have_the_outcomes_of_the_rounds(rounds: dict[str, Path], tmp_
         for way in ways:
             labels, response_labels = data.drafted.groups[way][within], side.drafted.groups[way]
             for name in {*labels.tolist(), *response_labels.tolist()}:
-                assert side.drafted.accept[response_labels == name].tolist().count(1) == kept[labels == name].sum()
+                assert side.drafted.accept[response_labels == name].tolist().count(1) == agreement[labels == name].sum()
                 assert (response_labels == name).sum() == (labels == name).sum()
 
     cold = [{"request": {"temperature": 0.1}, "response": response_to(row, True)} for row in rows["cold"]]

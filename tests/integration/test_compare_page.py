@@ -60,7 +60,7 @@ ROWS = [PromptRow(str(i), ("code", "chat")[i % 2], "") for i in range(12)]
 DRAFTED = drafted_of({DRAFT_CONFIDENCE: CHECKS, "mine": [of[:-1] for of in CHECKS]}, ROWS)
 FIGURES: dict[str, Any] = {
     "lengths": [LengthSpeed(k, 1.1 + k / 8, 1.0 + k / 8, 1.25 + k / 8) for k in (1, 2, 4)],
-    "along": DRAFTED.along,
+    "place_grouping": DRAFTED.place_grouping,
     "acceptance": DRAFTED.acceptance(),
     "lines": DRAFTED.lines(),
     "predictors": DRAFTED.quality(),
@@ -127,10 +127,10 @@ def test_unmeasured_figures_are_left_out() -> None:
         "predictors": {"Calibration of predictors", "Predictors of acceptance", "Predictors at each position"},
         "mosaic": {"Source of each token"},
     }  # fmt: skip
-    shown = {*ParsedPage(whole(report(**FIGURES))).of("h2")}
+    all_headings = {*ParsedPage(whole(report(**FIGURES))).of("h2")}
     for figure, names in headings.items():
         without = ParsedPage(whole(report(**{name: value for name, value in FIGURES.items() if name != figure})))
-        assert shown - {*without.of("h2")} == names
+        assert all_headings - {*without.of("h2")} == names
 
 
 def test_decoders_without_figures_are_explained() -> None:
@@ -146,7 +146,7 @@ def test_decoders_without_figures_are_explained() -> None:
 
 def test_meaningless_figures_are_left_out() -> None:
     lines = {"all": {"1": GroupAcceptance(0.5, 100, 1), "2": GroupAcceptance(0.5, 9, 1)}}
-    few = report(prompts=4, lengths=FIGURES["lengths"], lines=lines, along="depth")
+    few = report(prompts=4, lengths=FIGURES["lengths"], lines=lines, place_grouping="depth")
     parsed = ParsedPage(document_of(few).html())
     body = " ".join(text for tag, text in parsed.texts if tag != "style")
     assert "–" not in body  # intervals
@@ -317,38 +317,39 @@ def test_demo(tmp_path: Path) -> None:
     report = json.loads((output / "report.json").read_text())
     page = (output / "report.md").read_text()
     assert [*report["temperatures"]] == ["1", "0"]
-    for one in report["temperatures"].values():
-        assert list(one["decoders"]) == ["none", LAG_FREE, SPECDEC, COPIES, TREES, UNTRAINED, FIXED, CONFIDENCE]
-        assert all(name in page for name in one["decoders"])
-        assert {name for name, row in one["decoders"].items() if row["replay"] is None} == {COPIES, TREES, UNTRAINED}
-        assert all(row["clock"] is not None for row in one["decoders"].values())
-        assert one["sentences"][0] in page
-        assert one["engine_settings"] is None
-        costs = {name: CostModel(**cost) for name, cost in one["costs"].items()}
+    for temperature_report in report["temperatures"].values():
+        rows = temperature_report["decoders"]
+        assert list(rows) == ["none", LAG_FREE, SPECDEC, COPIES, TREES, UNTRAINED, FIXED, CONFIDENCE]
+        assert all(name in page for name in rows)
+        assert {name for name, row in rows.items() if row["replay"] is None} == {COPIES, TREES, UNTRAINED}
+        assert all(row["clock"] is not None for row in rows.values())
+        assert temperature_report["sentences"][0] in page
+        assert temperature_report["engine_settings"] is None
+        costs = {name: CostModel(**cost) for name, cost in temperature_report["costs"].items()}
         assert CostModel.load(output / "cost.json") in [costs[name] for name in (LAG_FREE, COPIES, TREES)]
         assert costs[UNTRAINED] == costs["none"]
     assert report["greedy"] == {"checked": 3, "identical": 3}
     assert load_controller(str(output / "controller")).config.kind == "lag-free-head"
     assert load_controller(str(output / "specdec")).config.provenance.target == "tiny"
-    shown = console.export_text()
-    places = [shown.index(words) for words in ("4  Comparison", "5  Check", "[token of the target]", "Results")]
+    console_text = console.export_text()
+    places = [console_text.index(words) for words in ("4  Comparison", "5  Check", "[token of the target]", "Results")]
     assert places == sorted(places)
-    assert all(len(line) <= 80 or str(tmp_path) in line for line in shown.splitlines())
+    assert all(len(line) <= 80 or str(tmp_path) in line for line in console_text.splitlines())
 
 
 def test_demo_of_a_loaded_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     """The function of `specpilot demo --real` runs with the included pair."""
     base = DecodingOptions(target="tiny", draft="tiny-draft+ngram")
-    ours = ComparedDecoder.of(base, "ours", length="tiny-lag-free", copies="tiny-copies", tree="auto", cost=0.2)
+    trained = ComparedDecoder.of(base, "ours", length="tiny-lag-free", copies="tiny-copies", tree="auto", cost=0.2)
     console = Console(record=True, width=80, force_terminal=False)
     monkeypatch.setattr("os.getloadavg", lambda: (999.0, 0.0, 0.0))
-    ratios = compare_answers(base, ours, 12, console)
-    shown = " ".join(console.export_text().split())
+    ratios = compare_answers(base, trained, 12, console)
+    output = " ".join(console.export_text().split())
     for temperature, ratio in zip((0, 1), ratios, strict=True):  # sampled texts are the same as well: they have a seed
-        line = shown.partition(f"temperature {temperature}: ")[2]
+        line = output.partition(f"temperature {temperature}: ")[2]
         assert f" with drafts: {ratio:.2f} × (" in line
         assert "the same text for 3 of 3 prompts" in line
-    assert "idle machine" in shown
+    assert "idle machine" in output
 
 
 def test_speeds_of_a_real_model_have_digits_and_their_range() -> None:

@@ -321,8 +321,8 @@ def test_a_full_batch_drafts_nothing_and_an_empty_one_does_again(expensive: Cost
 
 def test_what_a_text_earns_alone_says_nothing_about_a_full_round() -> None:
     """The rate of a single request is so high that no draft would seem to pay for 16 requests."""
-    alone, shared = CostModel(0.01, 1.0, 0.0), CostModel(0.5, 1.0, 0.0)
-    rule = RateOptimal(TablePredictor(0.8, mean=0.8), alone, batch=BatchCosts((1, 16), (alone, shared)))
+    single, shared = CostModel(0.01, 1.0, 0.0), CostModel(0.5, 1.0, 0.0)
+    rule = RateOptimal(TablePredictor(0.8, mean=0.8), single, batch=BatchCosts((1, 16), (single, shared)))
     assert rule.rate.value * shared.per_token > 1.0
     rule.start_text()
     rule.shared_by(16)
@@ -404,15 +404,15 @@ def test_a_round_without_a_draft_is_due_where_it_costs_little() -> None:
     for gain in (1.0, 1.5, 3.0):
         running, rate = RunningCost(FIRST), gain / FIRST.round(0)
         rounds = 0
-        while not running.alone_is_due(rate):
+        while not running.no_draft_is_due(rate):
             running.add(3, 3, FIRST.round(3))
             rounds += 1
-        lost = FIRST.round(0) - 1.0 / rate
-        needed = math.ceil(lost / TIME_SHARE / FIRST.round(3))
-        assert rounds == needed or (needed < rounds < 50)
-        assert running.alone_is_due(10.0 * rate)  # it says the same of all texts of a round
+        loss = FIRST.round(0) - 1.0 / rate
+        expected = math.ceil(loss / TIME_SHARE / FIRST.round(3))
+        assert rounds == expected or (expected < rounds < 50)
+        assert running.no_draft_is_due(10.0 * rate)  # it says the same of all texts of a round
         running.add(0, 0, FIRST.round(0))
-        assert not running.alone_is_due(rate)
+        assert not running.no_draft_is_due(rate)
 
 
 @pytest.mark.parametrize("rule", [RateOptimal(EVEN, FIRST, adapt=True), OnlineConfidence(cost=FIRST, adapt=True)])
@@ -573,16 +573,16 @@ def test_costs_measured_in_a_noisy_second_are_corrected(first: CostModel, kind: 
 
 def test_a_draft_is_due_where_nothing_drafts_for_a_share_of_the_time() -> None:
     expensive = CostModel(t_draft=2.0, t_verify=1.0, t_verify_token=0.0)
-    running, due, alone = RunningCost(expensive), 0, 0
+    running, drafted, undrafted = RunningCost(expensive), 0, 0
     for _ in range(20_000):
         if running.draft_is_due():
-            due += 1
+            drafted += 1
             running.add(1, 1, expensive.round(1))
         else:
-            alone += 1
+            undrafted += 1
             running.add(0, 0, expensive.round(0))
-    first = math.log2(alone / 64)  # drafts that are due whatever they cost, ever more rarely
-    assert 0 < (due - first) * expensive.t_draft <= 1.01 * TIME_SHARE * alone
+    first = math.log2(undrafted / 64)  # drafts that are due whatever they cost, ever more rarely
+    assert 0 < (drafted - first) * expensive.t_draft <= 1.01 * TIME_SHARE * undrafted
 
 
 @pytest.mark.parametrize("factor", [30.0, 1000.0])
@@ -603,13 +603,13 @@ def test_a_cost_of_drafting_that_is_far_too_high_is_corrected_soon(factor: float
 
 def test_a_draft_that_is_dear_is_tried_ever_more_rarely() -> None:
     expensive = CostModel(t_draft=100.0, t_verify=1.0, t_verify_token=0.0)
-    running, due = RunningCost(expensive), []
+    running, draft_rounds = RunningCost(expensive), []
     for count in range(20_000):
         tokens = int(running.draft_is_due())
-        due += [count] * tokens
+        draft_rounds += [count] * tokens
         running.add(tokens, tokens, expensive.round(tokens))
-    assert due[0] == 64
-    assert all(later > 1.9 * earlier for earlier, later in pairwise(due))
+    assert draft_rounds[0] == 64
+    assert all(later > 1.9 * earlier for earlier, later in pairwise(draft_rounds))
     assert running.first == expensive
 
 

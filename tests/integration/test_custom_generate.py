@@ -101,13 +101,13 @@ SAMPLED: dict[str, tuple[dict[str, Any], Any, dict[str, Any]]] = {  # transforme
 @pytest.mark.parametrize("architecture", ["llama", "gpt2"])
 @pytest.mark.parametrize("case", SAMPLED)
 def test_samples_are_the_decoders(architecture: str, case: str) -> None:
-    theirs, prompts, ours = SAMPLED[case]
+    keywords, prompts, options = SAMPLED[case]
     model, decoder = pair(architecture)
     set_seed(1)
     seed = drawn_seed()
-    expected = decoder.generate(prompts, max_new_tokens=20, seed=seed, **ours)
-    output = model.generate(**theirs, custom_generate=decoder)
-    assert output[:, theirs["input_ids"].shape[1] :].tolist() == [row.tokens for row in expected]
+    expected = decoder.generate(prompts, max_new_tokens=20, seed=seed, **options)
+    output = model.generate(**keywords, custom_generate=decoder)
+    assert output[:, keywords["input_ids"].shape[1] :].tolist() == [row.tokens for row in expected]
     assert len({tuple(row.tokens) for row in expected}) == len(expected)
     assert drawn_seed() != seed  # the global generator goes on
 
@@ -140,13 +140,13 @@ class Recorder(BaseStreamer):
 def test_streamers_receive_what_transformers_sends() -> None:
     model = make()
     decoder = SpeculativeDecoder(model, model)  # several tokens a round
-    ours, theirs = Recorder(), Recorder()
+    decoder_streamer, model_streamer = Recorder(), Recorder()
     inputs = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "max_new_tokens": 25, "do_sample": False}
-    output = model.generate(**inputs, custom_generate=decoder, streamer=ours, return_dict_in_generate=True)
-    assert torch.equal(output.sequences, model.generate(**inputs, streamer=theirs))
+    output = model.generate(**inputs, custom_generate=decoder, streamer=decoder_streamer, return_dict_in_generate=True)
+    assert torch.equal(output.sequences, model.generate(**inputs, streamer=model_streamer))
     assert isinstance(output, GenerateDecoderOnlyOutput)
     assert output.keys() == {"sequences"}
-    assert ours.received == theirs.received
+    assert decoder_streamer.received == model_streamer.received
 
 
 def test_stop_strings_are_transformers_own() -> None:

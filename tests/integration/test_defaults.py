@@ -195,15 +195,15 @@ def test_logged_rounds_hold_the_models_tokens_alone() -> None:
 
 
 def test_shared_rounds_have_costs_of_their_own() -> None:
-    alone, full = CostModel(0.1, 1.0, 0.01), CostModel(1.0, 4.0, 0.5)
-    running = RunningCost(alone)
+    single, full = CostModel(0.1, 1.0, 0.01), CostModel(1.0, 4.0, 0.5)
+    running = RunningCost(single)
     for _ in range(100):
         for tokens in (0, 2, 5):
-            for rows, cost in ((1, alone), (6, full)):
+            for rows, cost in ((1, single), (6, full)):
                 running.at(rows).add(tokens, tokens, cost.round(tokens))
     assert running.at(1) is running
     assert running.at(8) is running.at(5) is not running.at(4)
-    for rows, cost in ((1, alone), (8, full)):
+    for rows, cost in ((1, single), (8, full)):
         assert running.at(rows).cost.round(3) == pytest.approx(cost.round(3), rel=0.02)
         assert running.at(rows).cost.round(0) == pytest.approx(cost.round(0), rel=0.02)
     assert running.at(64).cost == running.at(8).cost

@@ -109,8 +109,8 @@ def test_labels_and_overlaps_of_cut_texts() -> None:
     assert [[share > 0 for share in row] for row in shares] == [[True] * 4, [True, True, False, False], [False] * 4,
                                                                 [True, False, False, False]]  # fmt: skip
     for row, (prompt, text) in enumerate(zip(prompts, texts, strict=True)):
-        alone = [Rollout(text[: max(1, len(labels[row][0]))])]
-        ((y, p),) = label(target, draft, [prompt], alone, uniforms[row : row + 1], sampling)
+        rollouts = [Rollout(text[: max(1, len(labels[row][0]))])]
+        ((y, p),) = label(target, draft, [prompt], rollouts, uniforms[row : row + 1], sampling)
         assert y == labels[row][0]
         assert p == pytest.approx(labels[row][1], rel=1e-4)
     assert label(target, draft, [[60]], [Rollout([1])], uniforms[:1], sampling) == [([], [])]
@@ -182,7 +182,7 @@ def test_texts_are_traced_as_far_as_the_draft_reads(pair: Pair) -> None:
         assert max([*traced.text[:-1], *traced.tokens], default=0) < pair.sizes[1]
     assert any(max(traced.text) >= pair.sizes[1] for traced in traces) == (pair.sizes[0] > pair.sizes[1])
     counts = replay_counts(traces, lambda index: Fixed(4), decoder.stop_tokens)
-    assert [one.generated for one in counts] == [len(traced.text) for traced in traces]
+    assert [count.generated for count in counts] == [len(traced.text) for traced in traces]
     rows = [PromptRow("far", "x", "a b")]
     decoder.drafts[0].vocab_size = 100
     with pytest.raises(InputError, match=r"prompt 'far': token .* is outside the draft's vocabulary of 100"):
@@ -212,9 +212,9 @@ def shortened(target: PreTrainedModel) -> PreTrainedModel:
 def texts(decoder: SpeculativeDecoder) -> list[list[int]]:
     """Return the tokens of all prompts, after checking that they are the same one by one and together."""
     settings: dict[str, Any] = {"max_new_tokens": 40, "temperature": 0.0}
-    alone = [decoder.generate(prompt, **settings) for prompt in PROMPTS]
+    expected = [decoder.generate(prompt, **settings) for prompt in PROMPTS]
     together = [output.tokens for output in decoder.generate(PROMPTS, **settings)]
-    assert together == [output.tokens for output in alone]
+    assert together == [output.tokens for output in expected]
     return together
 
 

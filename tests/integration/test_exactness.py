@@ -225,8 +225,8 @@ SAMPLED: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.8, "top_k": 8
 def seeded_texts(architecture: str) -> list[list[int]]:
     """Return texts that are sampled without drafts, with noise that a draft would share."""
     produced = SpeculativeDecoder(pair(architecture)[0], None).generate(PROMPTS, seed=3, **SAMPLED)
-    assert {one.verifier for one in produced} == {"invariant"}
-    return [one.tokens for one in produced]
+    assert {generation.verifier for generation in produced} == {"invariant"}
+    return [generation.tokens for generation in produced]
 
 
 @pytest.mark.parametrize(
@@ -248,27 +248,29 @@ def test_greedy_and_sampled_texts(draft: str, architecture: str, way: str, monke
     decoder = SpeculativeDecoder(target, model, **options_of(way))
     greedy: dict[str, Any] = {"max_new_tokens": NEW, "temperature": 0.0}
     produced = decoder.generate(PROMPTS, **greedy)
-    assert [one.tokens for one in produced] == greedy_texts(architecture)
+    assert [generation.tokens for generation in produced] == greedy_texts(architecture)
     seeded = decoder.generate(PROMPTS, seed=3, verifier="invariant", **SAMPLED)
-    assert [one.tokens for one in seeded] == seeded_texts(architecture)
-    assert sum(one.stats.n_drafted for one in seeded) > 0
+    assert [generation.tokens for generation in seeded] == seeded_texts(architecture)
+    assert sum(generation.stats.n_drafted for generation in seeded) > 0
     outputs = []
     # Rules by confidence learn from one text for the next; what is in half precision is rounded otherwise in a list.
     apart = "by confidence" not in way and not any(name in draft for name in ROUNDED)
-    for alone in (False, False, apart):
+    for separately in (False, False, apart):
         if "adapting" in way:  # to how long its rounds take
             continue
         decoder = SpeculativeDecoder(target, model, **options_of(way))
         decoder.stop_tokens = frozenset(range(0, 64, 13))  # texts end at different times
-        if alone:
+        if separately:
             texts = [decoder.generate(prompt, seed=sample_seed(3, i), **SAMPLED) for i, prompt in enumerate(PROMPTS)]
         else:
             texts = decoder.generate(PROMPTS, seed=3, **SAMPLED)
-        counted = [[getattr(one.stats, name) for name in COUNTERS] for one in texts]
-        outputs.append([(one.tokens, one.rounds, one.finish_reason) for one in texts] + counted)
+        counted = [[getattr(generation.stats, name) for name in COUNTERS] for generation in texts]
+        outputs.append(
+            [(generation.tokens, generation.rounds, generation.finish_reason) for generation in texts] + counted
+        )
         produced += texts
     assert outputs[:-1] == outputs[1:]
-    accepted = sum(one.stats.n_accepted for one in produced)
+    accepted = sum(generation.stats.n_accepted for generation in produced)
     # Of EAGLE-3's random weights none may be; where q is compared with them, some are.
     assert accepted > 0 or draft.startswith(("eagle3", "states"))
-    assert accepted < sum(one.stats.n_drafted for one in produced)
+    assert accepted < sum(generation.stats.n_drafted for generation in produced)

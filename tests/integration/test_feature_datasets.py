@@ -132,10 +132,10 @@ def test_half_precision_is_the_rounded_state_and_one_too_large_is_refused(
     dataset: FeatureDataset, options: FeatureDataOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half = FeatureDataset(make_features(replace(options, states="float16"), tmp_path / "half"))
-    ours, theirs = part(half, VALIDATION), part(dataset, VALIDATION)
-    assert ours["states"].dtype == torch.float16
-    assert torch.equal(ours["states"], theirs["states"].half())
-    assert torch.equal(ours["accept"], theirs["accept"])
+    rounded, exact = part(half, VALIDATION), part(dataset, VALIDATION)
+    assert rounded["states"].dtype == torch.float16
+    assert torch.equal(rounded["states"], exact["states"].half())
+    assert torch.equal(rounded["accept"], exact["accept"])
     monkeypatch.setattr(feature_maker, "after_mixed_text", lambda *_: Examples(torch.ones(2), torch.full((2, 2), 1e5)))
     with pytest.raises(InputError, match=r"states=float16:"):
         make_features(replace(options, states="float16"), tmp_path / "f")
@@ -181,9 +181,10 @@ def test_small_shards_give_the_same_batches(
     assert len(divided.shards) > 20 > len(whole.shards)
     rows = torch.randperm(sum(divided.rows), generator=torch.Generator().manual_seed(0))
     for local_rows in (rows, rows[:0]):
-        ours, theirs = divided.gather(local_rows), whole.gather(local_rows)
-        assert torch.equal(ours["accept"], theirs["accept"])
-        torch.testing.assert_close(ours["states"], theirs["states"], atol=1e-5, rtol=1e-5)  # read in other company
+        from_shards, from_whole = divided.gather(local_rows), whole.gather(local_rows)
+        assert torch.equal(from_shards["accept"], from_whole["accept"])
+        # The states are read in other batches.
+        torch.testing.assert_close(from_shards["states"], from_whole["states"], atol=1e-5, rtol=1e-5)
     texts = torch.tensor([40, 0, 17])
     assert torch.equal(divided.rows_of_texts(texts), whole.rows_of_texts(texts))
     assert 1 < mapped.cache_info().currsize < len(divided.shards)
@@ -216,10 +217,10 @@ def test_an_epoch_over_many_blocks_has_every_row_once_and_resumes_anywhere() -> 
     first, second = list(whole), list(whole)
     assert first != second
     assert sorted(row for batch in second for row in batch) == [*range(sum(sizes))]
-    for done in (0, 6, 13):
+    for completed in (0, 6, 13):
         resumed = loader()
-        resumed.load_state_dict({"epoch": 1, "batch": done})
-        assert list(resumed) == second[done:]
+        resumed.load_state_dict({"epoch": 1, "batch": completed})
+        assert list(resumed) == second[completed:]
 
 
 def test_the_command_plans_makes_and_finishes(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -167,7 +167,10 @@ def make_datasets(written: Fields, folder: Path, pair: dict[str, Any]) -> dict[s
         "other": specpilot.AcceptanceDataOptions(**texts, temperature=0.5),
         "router": specpilot.RouterDataOptions(**of_target, arms=arms, verifier="invariant"),
     }
-    datasets = {name: written.dataset(specpilot.make_dataset(one, folder / name)) for name, one in options.items()}
+    datasets = {
+        name: written.dataset(specpilot.make_dataset(data_options, folder / name))
+        for name, data_options in options.items()
+    }
     written.objects("times.json", json.loads((datasets["router"] / "times.json").read_text()))
 
     template = Path(pair["target"]) / "chat_template.jinja"

@@ -92,9 +92,9 @@ def test_the_extra_is_named(folder: Path, package: str, file: str, load: Any, me
     """The error names the extra, for a folder with only the file and for a folder with a model."""
     if find_spec(package) is not None:
         pytest.skip(f"{package} is installed")
-    alone = folder.parent / "alone"
-    make().save_pretrained(alone)
-    for place in (alone, folder) if package == "peft" else (alone,):
+    full_model = folder.parent / "alone"
+    make().save_pretrained(full_model)
+    for place in (full_model, folder) if package == "peft" else (full_model,):
         (place / file).write_text(json.dumps({"base_model_name_or_path": str(folder)}))
         with refused(message):
             load(place)
@@ -248,8 +248,9 @@ def test_data_of_a_spread_target(folder: Path, spread: dict[str, Any], tmp_path:
     for row, other in zip(*rows, strict=True):
         assert replace(row, p=[]) == replace(other, p=[])
         assert other.p == pytest.approx(row.p, abs=1e-5)
-    ours, theirs = (FeatureDataset(tmp_path / f"{name}-features").manifest for name in ("whole", "spread"))
-    assert [shard.file for shard in ours.shards] == [shard.file for shard in theirs.shards]
+    manifests = [FeatureDataset(tmp_path / f"{name}-features").manifest for name in ("whole", "spread")]
+    files = [[shard.file for shard in manifest.shards] for manifest in manifests]
+    assert files[0] == files[1]
 
 
 def test_experts_that_are_offloaded(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_ngram_drafts_by_name(
 ) -> None:
     decoder = SpeculativeDecoder.from_pretrained("tiny", **options)
     arms = decoder.setup.arms
-    assert (len(decoder.drafts), [getattr(one.drafter, "options", None) for one in arms]) == (drafts, ngrams)
+    assert (len(decoder.drafts), [getattr(arm.drafter, "options", None) for arm in arms]) == (drafts, ngrams)
     assert isinstance(arms[0].length, RateOptimal) == (options.get("length") == "tiny-lag-free")
     assert decoder.generate("def add(a, b):", max_new_tokens=24, temperature=0).tokens == plain
 
@@ -256,7 +256,7 @@ def test_predictions_are_the_heads(seed: int, vocab: int) -> None:
     tokens, last = torch.randint(vocab, (2, 6), generator=generator)
     predictor = CopyPredictor(head, embedding)
     predictions = [
-        predictor.predict(*one) for one in zip(evidence.tolist(), tokens.tolist(), last.tolist(), strict=True)
+        predictor.predict(*example) for example in zip(evidence.tolist(), tokens.tolist(), last.tolist(), strict=True)
     ]
     expected = torch.sigmoid(head(evidence, embedding[tokens], embedding[last]))
     assert predictions == pytest.approx(expected.tolist(), abs=1e-5)
@@ -307,10 +307,10 @@ class Listening(CopyPredictor):
 
     def __init__(self, vocab: int, hidden: int) -> None:
         super().__init__(copy_head(1, hidden), torch.zeros(vocab, hidden))
-        self.asked: list[list[float]] = []
+        self.inputs: list[list[float]] = []
 
     def predict(self, evidence: Sequence[float], token: int, last: int) -> float:
-        self.asked.append([*evidence, token, last])
+        self.inputs.append([*evidence, token, last])
         return 0.9
 
 
@@ -323,7 +323,7 @@ def test_training_sees_what_decoding_does(model: bool, monkeypatch: pytest.Monke
     def listened(text: TextCopies, match: Match, copied: list[int]) -> float:
         acceptances = acceptance(text, match, copied)
         if len(copied) == 1:
-            firsts.append(predictor.asked[-1])
+            firsts.append(predictor.inputs[-1])
         return acceptances
 
     monkeypatch.setattr(TextCopies, "_acceptance", listened)
@@ -332,20 +332,20 @@ def test_training_sees_what_decoding_does(model: bool, monkeypatch: pytest.Monke
     decoder = SpeculativeDecoder(target, draft, ngram=ngram)
     prompt = [1, 5, 2, 7, 1, 5, 2, 7, 1, 5]
     output = decoder.generate(prompt, max_new_tokens=60, seed=5, top_k=None)
-    examples = [[*one.evidence, one.token, one.last] for one in copied_tokens(prompt, [*output.tokens])]
-    assert len(predictor.asked) > len(firsts) > len(output.rounds) / 2
-    assert all(any(first == pytest.approx(one) for one in examples) for first in firsts)
+    examples = [[*copied.evidence, copied.token, copied.last] for copied in copied_tokens(prompt, [*output.tokens])]
+    assert len(predictor.inputs) > len(firsts) > len(output.rounds) / 2
+    assert all(any(first == pytest.approx(example) for example in examples) for first in firsts)
 
 
 def test_copied_tokens_by_hand() -> None:
     """In the prompt and in the answer, 2 follows 1; the last time, 3 follows."""
     first, second, third = copied_tokens([1, 2, 4], [1, 2, 1, 3, 5])
-    assert (first.token, first.last, first.kept) == (2, 1, True)
+    assert (first.token, first.last, first.accepted) == (2, 1, True)
     assert first.evidence[2:] == pytest.approx([1, 0, 0.25, 0.25, 1.0, 0, np.log(3)])
-    assert (second.token, second.last, second.kept) == (4, 2, False)
+    assert (second.token, second.last, second.accepted) == (4, 2, False)
     assert second.evidence[2:] == pytest.approx([2, np.log(2), 0.5, 0.5, 1.0, 0, np.log(3)])
     assert second.rate < first.rate * 2
-    assert (third.token, third.last, third.kept) == (2, 1, False)
+    assert (third.token, third.last, third.accepted) == (2, 1, False)
     assert third.evidence[7] == 1.0  # from the answer
 
 

@@ -69,8 +69,8 @@ def texts(architecture: str, sampling: SamplingParams) -> list[list[int]]:
     generations = SpeculativeDecoder(deepcopy(pair(architecture)[0]).double(), None).generate(
         [*PROMPTS, *PROMPTS], max_new_tokens=NEW, sampling=sampling, seed=7
     )
-    assert len({tuple(one.tokens) for one in generations}) == len(generations)
-    return [one.tokens for one in generations]
+    assert len({tuple(generation.tokens) for generation in generations}) == len(generations)
+    return [generation.tokens for generation in generations]
 
 
 @pytest.mark.parametrize(("draft", "architecture", "way"), WAYS)
@@ -82,12 +82,12 @@ def test_whatever_is_drafted(draft: str, architecture: str, way: str) -> None:
     for sampling in SAMPLINGS:
         settings: dict[str, Any] = {"max_new_tokens": NEW, "sampling": sampling}
         together = decoder.generate([*PROMPTS, *PROMPTS], seed=7, **settings)
-        assert [one.tokens for one in together] == texts(architecture, sampling)
-        assert {one.verifier for one in together} == {"invariant"}
-        alone = decoder.generate(PROMPTS[1], seed=together[5].seed, **settings)
-        assert alone.tokens == together[5].tokens
-        drafted += sum(one.stats.n_drafted for one in together)
-        accepted += sum(one.stats.n_accepted for one in together)
+        assert [generation.tokens for generation in together] == texts(architecture, sampling)
+        assert {generation.verifier for generation in together} == {"invariant"}
+        single = decoder.generate(PROMPTS[1], seed=together[5].seed, **settings)
+        assert single.tokens == together[5].tokens
+        drafted += sum(generation.stats.n_drafted for generation in together)
+        accepted += sum(generation.stats.n_accepted for generation in together)
     assert 0 < accepted < drafted or (draft == "eagle3" and drafted)
 
 
@@ -104,16 +104,16 @@ def sixteen() -> tuple[list[list[int]], list[list[int]]]:
     decoder = included(length="none")
     rows = load_prompts("builtin", split="test")[:16]
     prompts = [row.encode(decoder.tokenizer, chat=True, system=None) for row in rows]
-    seeds = [one.seed for one in decoder.generate(prompts, **SIXTEEN | {"max_new_tokens": 1})]
-    alone = [decoder.generate(x, **SIXTEEN | {"seed": seed}) for x, seed in zip(prompts, seeds, strict=True)]
-    return prompts, [one.tokens for one in alone]
+    seeds = [generation.seed for generation in decoder.generate(prompts, **SIXTEEN | {"max_new_tokens": 1})]
+    generations = [decoder.generate(x, **SIXTEEN | {"seed": seed}) for x, seed in zip(prompts, seeds, strict=True)]
+    return prompts, [generation.tokens for generation in generations]
 
 
 def test_sixteen_at_once_with_drafts_of_each_length() -> None:
     prompts, texts_alone = sixteen()
     decoder = included(length=1)
     for length in range(1, 9):
-        assert [one.tokens for one in decoder.generate(prompts, length=length, **SIXTEEN)] == texts_alone
+        assert [generation.tokens for generation in decoder.generate(prompts, length=length, **SIXTEEN)] == texts_alone
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_sixteen_at_once_with_the_included_controllers(options: dict[str, Any]) 
     draft = options.get("draft", "tiny-draft")
     decoder = SpeculativeDecoder.from_pretrained("tiny", dtype="float64", **options | {"draft": draft})
     generations = decoder.generate(prompts, **SIXTEEN)
-    assert [one.tokens for one in generations] == texts_alone
-    assert sum(one.stats.n_accepted for one in generations) > 0
+    assert [generation.tokens for generation in generations] == texts_alone
+    assert sum(generation.stats.n_accepted for generation in generations) > 0
 
 
 def is_near_tie(model: Any, text: list[int], tokens: list[int], sampling: SamplingParams, seed: int) -> bool:
@@ -166,15 +166,17 @@ def test_texts_differ_only_at_near_ties_in_single_precision(name: str) -> None:
                 if together
                 else [decoder.generate(x.prompt_tokens, **settings | {"seed": x.seed}) for x in expected]
             )
-            for one, other in zip(generations, expected, strict=True):
-                pairs = zip(one.tokens, other.tokens, strict=False)
+            for generation, reference in zip(generations, expected, strict=True):
+                pairs = zip(generation.tokens, reference.tokens, strict=False)
                 at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-                same += len(other.tokens) if at is None else at
+                same += len(reference.tokens) if at is None else at
                 if at is not None:
                     differences += 1
-                    assert other.seed is not None
-                    text = [*other.prompt_tokens, *other.tokens[:at]]
-                    assert is_near_tie(target, text, [one.tokens[at], other.tokens[at]], sampling, other.seed)
+                    assert reference.seed is not None
+                    text = [*reference.prompt_tokens, *reference.tokens[:at]]
+                    assert is_near_tie(
+                        target, text, [generation.tokens[at], reference.tokens[at]], sampling, reference.seed
+                    )
     print(f"{name}: {differences} differences after {same} tokens")
     assert same > 2000
     assert differences <= same / 1000
@@ -184,8 +186,8 @@ def test_of_a_routers_arms() -> None:
     target, draft = models("model", "llama")
     decoder = routed(target, [draft, deepcopy(draft)], ArmsInTurn(4), [Fixed(2), Fixed(5), Fixed(1), Fixed(0)])
     generations = decoder.generate([*PROMPTS, *PROMPTS], max_new_tokens=NEW, sampling=SAMPLINGS[0], seed=7)
-    assert [one.tokens for one in generations] == texts("llama", SAMPLINGS[0])
-    assert len({one.arm for one in generations}) == 4
+    assert [generation.tokens for generation in generations] == texts("llama", SAMPLINGS[0])
+    assert len({generation.arm for generation in generations}) == 4
 
 
 def decoders() -> tuple[SpeculativeDecoder, SpeculativeDecoder]:
@@ -203,10 +205,10 @@ def test_streams_samples_and_ids_of_the_same_text() -> None:
     drafting, plain = decoders()
     assert drafting.tokenizer is not None
     expected = plain.generate("to be or", seed=3, n=3, **SETTINGS)
-    assert [one.tokens for one in drafting.generate("to be or", seed=3, n=3, **SETTINGS)] == [
-        one.tokens for one in expected
+    assert [generation.tokens for generation in drafting.generate("to be or", seed=3, n=3, **SETTINGS)] == [
+        generation.tokens for generation in expected
     ]
-    assert len({tuple(one.tokens) for one in expected}) == 3
+    assert len({tuple(generation.tokens) for generation in expected}) == 3
     assert "".join(drafting.stream("to be or", seed=3, **SETTINGS)) == expected[0].text
     assert drafting.generate(drafting.tokenizer.encode("to be or"), seed=3, **SETTINGS).tokens == expected[0].tokens
 
@@ -265,8 +267,12 @@ def test_a_server_returns_the_seed_of_each_text() -> None:
 def test_without_a_seed_every_text_has_another() -> None:
     drafting, _ = decoders()
     generations = [drafting.generate("to be or", **SETTINGS) for _ in range(4)]
-    assert len({one.seed for one in generations}) == len({tuple(one.tokens) for one in generations}) == 4
-    assert {one.verifier for one in generations} == {"token-wise"}
+    assert (
+        len({generation.seed for generation in generations})
+        == len({tuple(generation.tokens) for generation in generations})
+        == 4
+    )
+    assert {generation.verifier for generation in generations} == {"token-wise"}
     again = drafting.generate("to be or", seed=generations[0].seed, verifier="token-wise", **SETTINGS)
     assert again.tokens == generations[0].tokens
 
@@ -287,8 +293,8 @@ def test_texts_do_not_depend_on_the_exponent_of_the_draft(way: str) -> None:
         options = options_of(way) | {"verifier": "auto", "draft_exponent": exponent}
         decoder = SpeculativeDecoder(*models("model", "llama"), **options)
         generations = decoder.generate([*PROMPTS, *PROMPTS], max_new_tokens=NEW, sampling=SAMPLINGS[0], seed=7)
-        assert [one.tokens for one in generations] == texts("llama", SAMPLINGS[0])
-        rounds.append([one.rounds for one in generations])
+        assert [generation.tokens for generation in generations] == texts("llama", SAMPLINGS[0])
+        rounds.append([generation.rounds for generation in generations])
     assert rounds[0] != rounds[1] != rounds[2] != rounds[0]
 
 

@@ -66,7 +66,7 @@ BART = BartForConditionalGeneration(BartConfig(vocab_size=64, **SIZES, decoder_a
 RATE = RateOptimal(predictor(), FREE)
 GROWN = {"tree": "auto", "length": RATE}
 JOINT = {"verifier": "mtad", "beams": Beams(2)}
-MADE: list[tuple[dict[str, Any], str]] = [  # beside a target and a draft
+INVALID_OPTIONS: list[tuple[dict[str, Any], str]] = [  # beside a target and a draft
     ({"max_running": 0}, "max_running=0: must be at least 1"),
     ({"generation_config": "obey"}, "generation_config='obey': .*follow.*ignore"),
     ({"length": -1}, "length=-1: a fixed draft length must be between 0"),
@@ -99,7 +99,7 @@ MADE: list[tuple[dict[str, Any], str]] = [  # beside a target and a draft
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), MADE, ids=[message for _, message in MADE])
+@pytest.mark.parametrize(("options", "message"), INVALID_OPTIONS, ids=[message for _, message in INVALID_OPTIONS])
 def test_decoders_that_cannot_be_made(options: dict[str, Any], message: str) -> None:
     with refused(message):
         SpeculativeDecoder(**{"target": TARGET, "draft": DRAFT} | options)
@@ -176,7 +176,7 @@ def test_length_and_rule_of_one_call() -> None:
     )
     assert tree.generate([1, 2], max_new_tokens=12, seed=1, verifier="mcss").rounds == expected.rounds
     chain = SpeculativeDecoder(target, draft, length=3, verifier="spec-infer")
-    chosen = [one.generate([1, 2], max_new_tokens=12, seed=1, length=3).rounds for one in (tree, chain)]
+    chosen = [decoder.generate([1, 2], max_new_tokens=12, seed=1, length=3).rounds for decoder in (tree, chain)]
     assert chosen[0] == chosen[1]
     with pytest.raises(specpilot.InputError, match="verifies one chain"):
         tree.generate([1, 2], verifier="block")
@@ -207,9 +207,9 @@ def test_the_checkpoints_own_sampling_settings(tmp_path: Path) -> None:
 def test_sampling_parameters_in_one_object(decoder: SpeculativeDecoder) -> None:
     sampling = specpilot.SamplingParams(0.7, 5, 0.9)
     single = {"temperature": 0.7, "top_k": 5, "top_p": 0.9}
-    ours = decoder.generate("hello", sampling=sampling, max_new_tokens=8, seed=3)
-    assert ours.tokens == decoder.generate("hello", **single, max_new_tokens=8, seed=3).tokens
-    assert "".join(decoder.stream("hello", sampling=sampling, max_new_tokens=8, seed=3)) == ours.text
+    output = decoder.generate("hello", sampling=sampling, max_new_tokens=8, seed=3)
+    assert output.tokens == decoder.generate("hello", **single, max_new_tokens=8, seed=3).tokens
+    assert "".join(decoder.stream("hello", sampling=sampling, max_new_tokens=8, seed=3)) == output.text
     for more, message in (
         ({"temperature": 0.2}, "^temperature=0.2: .*give one of them"),
         ({"top_k": None}, "^top_k=None: .*give one of them"),

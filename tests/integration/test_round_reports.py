@@ -78,8 +78,8 @@ def test_a_controller_is_told_the_longest_drafts_of_a_round_and_its_time(
         PROMPTS[:2], max_new_tokens=NEW, temperature=0.8, seed=1, verifier="token-wise"
     )
     reports = recorder_of(decoder)
-    turns = max(len(one.rounds) for one in outputs)
-    drafts = [[len(one.rounds[i].drafted) for one in outputs if i < len(one.rounds)] for i in range(turns)]
+    turns = max(len(output.rounds) for output in outputs)
+    drafts = [[len(output.rounds[i].drafted) for output in outputs if i < len(output.rounds)] for i in range(turns)]
     # Between the marks of a round's start and end the clock is read once more.
     assert reports.times == [None, *((max(lengths), max(lengths), 2.0) for lengths in drafts[2:])]
     assert any(len(lengths) == 2 and lengths[0] != lengths[1] for lengths in drafts[2:])

@@ -66,8 +66,8 @@ def test_round_tokens_against_enumeration() -> None:
     a = [0.9, 0.2, 0.7, 1.0, 0.5]
     fitted = round_tokens(a, 3)
     for k in (1, 2, 3):
-        kept = [math.prod(a[t : t + k]) for t in range(len(a) - k + 1)]
-        assert fitted[k] - fitted[k - 1] == pytest.approx(np.mean(kept))
+        survivals = [math.prod(a[t : t + k]) for t in range(len(a) - k + 1)]
+        assert fitted[k] - fitted[k - 1] == pytest.approx(np.mean(survivals))
     assert fitted[0] == 1
     assert round_tokens([0.5, 0.5], 4) == pytest.approx([1, 1.5, 1.75, 1.75, 1.75])
     assert round_tokens([0.5] * 40, 10)[10] == pytest.approx(sum(0.5**k for k in range(11)))

@@ -123,9 +123,9 @@ def test_routers_are_compared(saved: tuple[str, str, str], tmp_path: Path, capsy
         assert row["clock"]["value"] > 0
         assert row["replay"] is None
         assert row["accepted"] is not None
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for command in report["commands"].values():
-        assert command in shown
+        assert command in output
         if command.startswith("specpilot generate"):
             assert main([*shlex.split(command)[1:], "--max-new-tokens", "2", "--stats"]) == 0
             assert ("arm: " in capsys.readouterr().err) == ("--router" in command)
@@ -168,11 +168,11 @@ def test_a_router_for_another_rule_warns(rule: str, reward: str, tmp_path: Path)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             decoder.generate("some words", max_new_tokens=2, **options)
-        return [str(one.message) for one in caught if "verification rule" in str(one.message)]
+        return [str(warning.message) for warning in caught if "verification rule" in str(warning.message)]
 
     assert messages(verifier=rule) == messages(verifier=other, temperature=0.0) == []
     expected = f"the router was trained for the verification rule {rule}, decoding uses {other}: "
-    assert [one.startswith(expected) for one in messages(verifier=other)] == [True] * (reward == "throughput")
+    assert [message.startswith(expected) for message in messages(verifier=other)] == [True] * (reward == "throughput")
     seeded = messages(seed=3)  # by the rule invariant
     assert bool(seeded) == (reward == "throughput" and rule == "token-wise")
 

@@ -49,7 +49,7 @@ def test_any_order_of_joining_gives_the_texts_made_alone(architecture: str, data
             ),
             "seed": seed,
         }
-        request = asked(decoder, kind)
+        request = request_of(decoder, kind)
         decoder.scheduler.submit([request])
         submitted.append((request, kind))
         for _ in range(data.draw(st.integers(0, 3))):
@@ -61,13 +61,13 @@ def test_any_order_of_joining_gives_the_texts_made_alone(architecture: str, data
     assert not engine.cache.texts
     assert engine.cache.n_rows == engine.cache.n_columns == 0
     for request, kind in submitted:
-        alone = asked(decoder, kind)
-        decoder.scheduler.run([alone])
-        assert request.output.tokens == alone.output.tokens
-        assert request.output.rounds == alone.output.rounds
+        single = request_of(decoder, kind)
+        decoder.scheduler.run([single])
+        assert request.output.tokens == single.output.tokens
+        assert request.output.rounds == single.output.rounds
 
 
-def asked(decoder: SpeculativeDecoder, kind: dict[str, Any]) -> Request:
+def request_of(decoder: SpeculativeDecoder, kind: dict[str, Any]) -> Request:
     rng = RandomSource(kind["seed"])
     return decoder.new_request(kind["prompt"], kind["sampling"], kind["budget"], rng, setup=kind["setup"])
 
@@ -237,7 +237,7 @@ def test_requests_wait_for_memory(drafted: bool) -> None:
     """The texts are those of a decoder with enough memory, and no round has more than fit."""
     decoders = [SpeculativeDecoder(make("gpt2"), make("gpt2", layers=1) if drafted else None) for _ in range(2)]
     kind = {"sampling": GREEDY, "budget": 20, "seed": 0, "setup": None}
-    requests = [asked(decoders[0], kind | {"prompt": prompt}) for prompt in PROMPTS]
+    requests = [request_of(decoders[0], kind | {"prompt": prompt}) for prompt in PROMPTS]
     engine = decoders[0].scheduler.engine
     two = engine.growth(sorted(requests, key=lambda request: -len(request.prompt))[:2])
     running = free(decoders[0], 2 * two)
@@ -251,7 +251,7 @@ def test_a_request_without_memory_fails_alone() -> None:
     decoder = SpeculativeDecoder(make("gpt2"), make("gpt2", layers=1))
     budgets = {0: 8, 1: 90, 2: 8}
     requests = [
-        asked(decoder, {"prompt": PROMPTS[i], "sampling": GREEDY, "budget": budget, "seed": 0, "setup": None})
+        request_of(decoder, {"prompt": PROMPTS[i], "sampling": GREEDY, "budget": budget, "seed": 0, "setup": None})
         for i, budget in budgets.items()
     ]
     free(decoder, decoder.scheduler.engine.growth([requests[1]]) - 1)

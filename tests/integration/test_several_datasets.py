@@ -106,24 +106,28 @@ def test_each_text_is_read_under_its_own_sampling(work: Path, tmp_path: Path) ->
     """Features of both datasets equal those of each dataset. Traces are divided; the first dataset gets the odd one."""
     data = f"{work}/sampled", f"{work}/greedy"
     both = features(data, TRACED, tmp_path / "both")
-    alone = [features(folder, count, tmp_path / Path(folder).name) for folder, count in zip(data, (2, 1), strict=True)]
+    single_datasets = [
+        features(folder, count, tmp_path / Path(folder).name) for folder, count in zip(data, (2, 1), strict=True)
+    ]
     for part in (f"{TRAIN}0", VALIDATION):
-        ours = [shard.tensors for shard in both.part(part).shards]
-        theirs = [shard.tensors for dataset in alone for shard in dataset.part(part).shards]
-        assert ours[0].keys() == theirs[0].keys()
-        for name in ours[0]:
-            column = torch.cat([shard[name] for shard in theirs])
-            assert torch.equal(torch.cat([shard[name] for shard in ours]).nan_to_num(-1), column.nan_to_num(-1)), name
+        joint_shards = [shard.tensors for shard in both.part(part).shards]
+        single_shards = [shard.tensors for dataset in single_datasets for shard in dataset.part(part).shards]
+        assert joint_shards[0].keys() == single_shards[0].keys()
+        for name in joint_shards[0]:
+            column = torch.cat([shard[name] for shard in single_shards])
+            assert torch.equal(
+                torch.cat([shard[name] for shard in joint_shards]).nan_to_num(-1), column.nan_to_num(-1)
+            ), name
     traces = [shard.tensors for shard in both.part(TRACES).shards]
-    expected = [shard.tensors for dataset in alone for shard in dataset.part(TRACES).shards]
+    expected = [shard.tensors for dataset in single_datasets for shard in dataset.part(TRACES).shards]
     assert len(traces) == len(expected) == TRACED
     for trace, same in zip(traces, expected, strict=True):
         assert all(torch.equal(trace[name], same[name]) for name in same)
-    greedy = alone[1].part(f"{TRAIN}0").shards[0].tensors["accept"]
+    greedy = single_datasets[1].part(f"{TRAIN}0").shards[0].tensors["accept"]
     assert set(greedy.tolist()) == {0.0, 1.0}
     assert both.manifest.sampling == SAMPLED
     assert both.manifest.other_sampling == [GREEDY]
-    assert alone[0].manifest.other_sampling == []
+    assert single_datasets[0].manifest.other_sampling == []
 
 
 @pytest.mark.parametrize("rule", ["token-wise", "invariant"])
@@ -155,10 +159,10 @@ def test_features_are_of_the_rule_of_the_data(work: Path, tmp_path: Path) -> Non
     token_wise, invariant = (features(f"{work}/{name}", 1, tmp_path / name) for name in ("first", "other-rule"))
     assert (token_wise.manifest.verifier, invariant.manifest.verifier) == ("token-wise", "invariant")
     for part in (f"{TRAIN}0", TRACES):
-        one, other = (dataset.part(part).shards[0].tensors for dataset in (token_wise, invariant))
+        first, second = (dataset.part(part).shards[0].tensors for dataset in (token_wise, invariant))
         name = "evidence" if part != TRACES else "text"
-        assert torch.equal(one[name], other[name])
-        assert not torch.equal(one["accept"], other["accept"])
+        assert torch.equal(first[name], second[name])
+        assert not torch.equal(first["accept"], second["accept"])
 
 
 def test_the_checkpoint_names_all_of_them(work: Path, tmp_path: Path) -> None:

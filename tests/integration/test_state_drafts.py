@@ -54,7 +54,7 @@ def drafted(decoder: SpeculativeDecoder) -> Iterator[tuple[list[int], list[tuple
     arm.drafter.propose = watched  # type: ignore[method-assign]
     sampling: dict[str, Any] = {"max_new_tokens": 12, "temperature": 1.0, "top_k": None}
     outputs = [*decoder.generate(PROMPTS, seed=[3, 4, 5, 6], **sampling), decoder.generate([7], seed=8, **sampling)]
-    assert 0 < sum(one.stats.n_accepted for one in outputs) < sum(one.stats.n_drafted for one in outputs)
+    assert 0 < sum(output.stats.n_accepted for output in outputs) < sum(output.stats.n_drafted for output in outputs)
     for text, draft in proposals:
         children = [node for node, parent in enumerate(draft.parents) if draft.parents.index(parent) == node]
         paths = ([*ancestors_of(draft.parents, node), node] for node in children if not draft.copied)
@@ -148,11 +148,11 @@ def test_stages_without_states_refuse_such_a_draft(pair: Path) -> None:
 @pytest.fixture
 def pair(tmp_path: Path) -> Path:
     """Return a folder of a target and two EAGLE-3 drafts: one by specpilot, one with the names of speculators."""
-    target, kept = make(vocab=257, hidden=32), [*range(0, 257, 2)]
+    target, draft_tokens = make(vocab=257, hidden=32), [*range(0, 257, 2)]
     target.save_pretrained(tmp_path / "target")
     byte_tokenizer().save_pretrained(tmp_path / "target")
-    written(state_draft(target, kept), target, tmp_path / "draft")
-    write_draft(tmp_path / "eagle", vocab=257, kept=kept, target=32, layers=[1], own_embedding=False)
+    written(state_draft(target, draft_tokens), target, tmp_path / "draft")
+    write_draft(tmp_path / "eagle", vocab=257, kept=draft_tokens, target=32, layers=[1], own_embedding=False)
     (tmp_path / "text.txt").write_text("one\ntwo\n")
     return tmp_path
 
@@ -249,7 +249,9 @@ def test_state_drafts_by_name(draft: str, router: SingleArm | None, pair: Path) 
     plain = SpeculativeDecoder.from_pretrained(pair / "target", device="cpu")
     drafts = pair / draft if router is None else [str(pair / draft), "autoregressive"]
     decoder = SpeculativeDecoder.from_pretrained(pair / "target", drafts, router=router, device="cpu", length=2)
-    output, expected = (one.generate("hello", max_new_tokens=20, temperature=0.0) for one in (decoder, plain))
+    output, expected = (
+        each_decoder.generate("hello", max_new_tokens=20, temperature=0.0) for each_decoder in (decoder, plain)
+    )
     assert output.tokens == expected.tokens
     assert output.stats.n_drafted > 0
 

@@ -24,6 +24,7 @@ from transformers import PreTrainedModel
 from ..helpers.architectures import HIDDEN, MAKERS, VOCAB
 from ..helpers.drafts import PROMPTS, state_draft
 from ..helpers.eagle3 import write_draft
+from ..helpers.printed import printed_arguments
 from ..helpers.refusals import refused
 from ..helpers.tiny import byte_tokenizer, make
 
@@ -101,7 +102,11 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("predictor", ["lag-free", "features"])
 def test_from_rounds_to_a_controller(
-    work: Path, tmp_path: Path, predictor: str, capsys: pytest.CaptureFixture[str]
+    work: Path,
+    tmp_path: Path,
+    predictor: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     features, run, controller = (str(tmp_path / name) for name in ("features", "run", "controller"))
     words = f"--data {work}/rounds --predictor {predictor} --traced 0 --validation-fraction 0.3 --device cpu"
@@ -110,7 +115,12 @@ def test_from_rounds_to_a_controller(
     assert cli.main([*training, "specdec"]) == 2
     assert "features of another predictor" in capsys.readouterr().err
     assert cli.main([*training, predictor]) == 0
+    capsys.readouterr()
     assert cli.main(["export", run, controller]) == 0
+    printed = printed_arguments(capsys.readouterr().out)
+    assert printed[:5] == ["generate", "--target", "target", "--draft", "eagle"]  # the names in the manifest
+    monkeypatch.chdir(work)
+    assert cli.main([*printed, "--max-new-tokens", "4"]) == 0
     decoder = SpeculativeDecoder.from_pretrained(
         work / "target", work / "eagle", device="cpu", length=controller, cost=0.01
     )

@@ -37,6 +37,7 @@ from transformers.cache_utils import DynamicCache
 from ..helpers.architectures import HIDDEN, MAKERS, t5, target_of
 from ..helpers.drafts import assert_seeded_texts_are_the_targets, state_draft
 from ..helpers.greedy import each
+from ..helpers.printed import printed_arguments
 from ..helpers.refusals import refused
 from ..helpers.tiny import make, save_pair
 from ..helpers.training import differ, last_weights, metrics_rows
@@ -76,9 +77,9 @@ def test_all_layers_are_the_target_and_fewer_are_a_model(name: str) -> None:
 def test_layers_are_taken_from_where_they_are_asked() -> None:
     target = make(layers=4)
     draft = new_draft(target, [3, 1], None)
-    for ours, theirs in ((0, 3), (1, 1)):
+    for layer, target_layer in ((0, 3), (1, 1)):
         name = "model.layers.{}.mlp.down_proj.weight"
-        assert torch.equal(draft.get_parameter(name.format(ours)), target.get_parameter(name.format(theirs)))
+        assert torch.equal(draft.get_parameter(name.format(layer)), target.get_parameter(name.format(target_layer)))
     assert draft.config.num_hidden_layers == 2
     types = new_draft(target_of("gemma3"), [1], None).config.layer_types
     assert types == target_of("gemma3").config.layer_types[1:]
@@ -169,13 +170,13 @@ def test_each_setting_changes_the_weights(
     name: str, settings: DraftTrainingOptions, eagle_settings: DraftTrainingOptions, tmp_path: Path
 ) -> None:
     changes = CHANGED_LAYERS if name in CHANGED_LAYERS else CHANGED_EAGLE
-    begun = replace(settings if name in CHANGED_LAYERS else eagle_settings, epochs=1)
+    base_settings = replace(settings if name in CHANGED_LAYERS else eagle_settings, epochs=1)
     positions = {"positions": 3} if name == "features" else {}
-    changed = replace(begun, **{name: changes[name]} | positions)
+    changed = replace(base_settings, **{name: changes[name]} | positions)
     runs = []
-    for place, one in enumerate((begun, changed)):
-        train_draft(one, output=tmp_path / f"run-{place}")
-        runs.append(last_weights(tmp_path / f"run-{place}"))
+    for index, run_settings in enumerate((base_settings, changed)):
+        train_draft(run_settings, output=tmp_path / f"run-{index}")
+        runs.append(last_weights(tmp_path / f"run-{index}"))
     assert differ(*runs)
 
 
@@ -184,10 +185,10 @@ def test_two_devices_do_the_work_of_one(finished: Path, settings: DraftTrainingO
     train_draft(replace(settings, devices=2), output=tmp_path / "run")
     rows = [metrics_rows(run) for run in (tmp_path / "run", finished)]
     assert len(rows[0]) == len(rows[1])
-    for ours, theirs in zip(*rows, strict=True):
-        assert {name: value for name, value in ours.items() if not value} == {n: v for n, v in theirs.items() if not v}
+    for row, expected in zip(*rows, strict=True):
+        assert {name: value for name, value in row.items() if not value} == {n: v for n, v in expected.items() if not v}
         for name in ("loss", "val_acceptance", "val_coverage"):
-            assert float(ours[name] or 0) == pytest.approx(float(theirs[name] or 0), abs=1e-3), name
+            assert float(row[name] or 0) == pytest.approx(float(expected[name] or 0), abs=1e-3), name
 
 
 def data_of(settings: DraftTrainingOptions) -> DraftDataModule:
@@ -303,15 +304,27 @@ def test_training_continues_a_draft(
 
 @pytest.mark.parametrize("begun", ["layers", "trained"])
 def test_a_trimmed_draft_is_exported_with_the_whole_vocabulary(
-    begun: str, finished: Path, trained: Path, settings: DraftTrainingOptions, tmp_path: Path
+    begun: str,
+    finished: Path,
+    trained: Path,
+    settings: DraftTrainingOptions,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its logits of the kept tokens are those of the trimmed draft, and it has the target's whole output projection."""
+    """Its logits of the kept tokens are those of the trimmed draft, and it has the target's whole output projection.
+
+    The printed command decodes with it.
+    """
     run = finished
     if begun == "trained":
         run = tmp_path / "run"
         train_draft(replace(continued(settings, trained), epochs=1), output=run)
     part, whole = export(run, tmp_path / "part"), tmp_path / "whole"
+    capsys.readouterr()
     assert cli.main(["export", str(run), str(whole), "--whole-vocabulary"]) == 0
+    printed = printed_arguments(capsys.readouterr().out)
+    assert printed[:-1] == ["generate", "--target", settings.target, "--draft", str(whole)]
+    assert cli.main([*printed, "--max-new-tokens", "4"]) == 0
     target = load_model(settings.target, device="cpu")
     trimmed: Any = load_model(part, device="cpu", target=target)
     model = AutoModelForCausalLM.from_pretrained(whole)
@@ -505,10 +518,10 @@ def test_a_trained_eagle3_draft_decodes_exactly(
     assert "model.embed_tokens.weight" not in best
     draft = load_model(trained_eagle, device="cpu", target=target)
     weights = draft.state_dict()
-    begun = new_eagle3(target, choose_state_layers(4), draft.get_output_embeddings().tokens.tolist()).state_dict()
+    initial = new_eagle3(target, choose_state_layers(4), draft.get_output_embeddings().tokens.tolist()).state_dict()
     for name, value in best.items():
         torch.testing.assert_close(weights[name], value, rtol=1e-2, atol=1e-2)  # stored in bfloat16
-        assert not torch.equal(begun[name], value), name
+        assert not torch.equal(initial[name], value), name
     assert_seeded_texts_are_the_targets(target, draft, [TEXT, [3, 1], [7]])
     written = [file.read_text() for file in trained_eagle.glob("*.json")]
     assert not any(str(trained_eagle.parent) in text for text in written)

@@ -46,10 +46,10 @@ def test_logits_are_those_of_the_whole_model_at_the_kept_tokens(name: str) -> No
         results.append([model.forward(cache, each) for each in reads])
     is_removed = torch.ones(cut.vocab_size, dtype=torch.bool)
     is_removed[kept] = False
-    for (theirs, their_states), (ours, our_states) in zip(*results, strict=True):
-        assert bool((ours[:, is_removed] == -torch.inf).all())
-        torch.testing.assert_close(ours[:, kept], theirs[:, kept], rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(our_states, their_states, rtol=1e-4, atol=1e-4)
+    for (whole_logits, whole_states), (trimmed_logits, trimmed_states) in zip(*results, strict=True):
+        assert bool((trimmed_logits[:, is_removed] == -torch.inf).all())
+        torch.testing.assert_close(trimmed_logits[:, kept], whole_logits[:, kept], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(trimmed_states, whole_states, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_trim_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     (tmp_path / "p.txt").write_text("".join(f"prompt {i} {'word ' * (i % 3)}\n" for i in range(16)))
     words = ["--data", str(tmp_path / "p.txt"), "--output"]
     assert cli.main(["trim-vocabulary", draft, "--keep", "120", *words, str(tmp_path / "trimmed")]) == 0
-    hint = f" Decode with it: specpilot generate --draft {tmp_path / 'trimmed'}"
+    hint = f" Decode with it: specpilot generate --target TARGET --draft {tmp_path / 'trimmed'} 'Write a short story.'"
     assert capsys.readouterr().out.rstrip().endswith(hint)
     loaded, whole = load_model(tmp_path / "trimmed", device="cpu"), load_model(draft, device="cpu")
     head = loaded.get_output_embeddings()

@@ -157,18 +157,18 @@ def test_a_value_of_another_type_is_refused_in_plain_words(words: list[str], exp
 def test_types_are_shown_in_plain_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Help of all commands and completions of the shell show plain words instead of ``Optional[int]``."""
     monkeypatch.setenv("COLUMNS", "1000")
-    shown = ""
+    helps = ""
     for name, _ in cli._leaves("", cli.COMMANDS):
         with suppress(SystemExit):
             cli.main([*name.split(), "--help"])
-        shown += capsys.readouterr().out
+        helps += capsys.readouterr().out
     for shell in ("bash", "fish"):
         cli.main(["--completion", shell])
-        shown += capsys.readouterr().out
-    assert not re.findall(r"Optional|Union|Literal\[|<class|NoneType|type: (?:int|str|float|tuple|dict)\b", shown)
-    assert "Maximum number of prompts. (type: a whole number or null, default: null)" in shown
-    assert "(required, type: text or a list of texts)" in shown
-    assert "(required, type: a path)" in shown
+        helps += capsys.readouterr().out
+    assert not re.findall(r"Optional|Union|Literal\[|<class|NoneType|type: (?:int|str|float|tuple|dict)\b", helps)
+    assert "Maximum number of prompts. (type: a whole number or null, default: null)" in helps
+    assert "(required, type: text or a list of texts)" in helps
+    assert "(required, type: a path)" in helps
 
 
 @pytest.mark.parametrize("name", ["generate", "train acceptance", "data router"])
@@ -350,7 +350,7 @@ def flags(command: Callable[..., None]) -> list[str]:
 def limited(kind: type, limit: type) -> Iterator[tuple[str, Any]]:
     """Return the options of ``kind`` whose values have this kind of limit, with the limit."""
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        yield from ((name, one) for one in limits_of(hint) if isinstance(one, limit))
+        yield from ((name, entry) for entry in limits_of(hint) if isinstance(entry, limit))
 
 
 def limits_of(hint: Any) -> Iterator[Any]:
@@ -363,11 +363,11 @@ def limits_of(hint: Any) -> Iterator[Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_options_are_described_once_and_inherit_their_defaults(kind: type) -> None:
     for entry in fields(kind):
-        homes = [one for one in kind.__mro__ if entry.name in inspect.get_annotations(one)]
+        homes = [base for base in kind.__mro__ if entry.name in inspect.get_annotations(base)]
         assert entry.default == homes[0].__dict__.get(entry.name, MISSING), entry.name  # not that of another base
         if entry.default is not MISSING:
             assert build(get_type_hints(kind, include_extras=True)[entry.name], entry.default) == entry.default
-        documents = [one for one in homes if f" {entry.name}: " in (one.__doc__ or "").partition("Attributes:")[2]]
+        documents = [base for base in homes if f" {entry.name}: " in (base.__doc__ or "").partition("Attributes:")[2]]
         assert described(kind, entry.name)[0] == kind.__mro__.index(documents[0])
 
 
@@ -548,7 +548,7 @@ def test_colour(decoder: SpeculativeDecoder, capsys: pytest.CaptureFixture[str])
     expected = decoder.generate(PROMPT, max_new_tokens=24, seed=5, chat=False)
     assert 0 < expected.stats.n_accepted < expected.stats.n_drafted
     text, legend = capsys.readouterr().out.rstrip("\n").rsplit("\n", 1)
-    left = re.sub(r"\x1b\[9;31m.*?\x1b\[0m", "", text)
-    assert len(left) < len(text)
-    assert re.sub(r"\x1b\[[\d;]*m", "", left) == expected.text
+    unstruck = re.sub(r"\x1b\[9;31m.*?\x1b\[0m", "", text)
+    assert len(unstruck) < len(text)
+    assert re.sub(r"\x1b\[[\d;]*m", "", unstruck) == expected.text
     assert re.sub(r"\x1b\[[\d;]*m", "", legend) == "accepted draft  token of the target  rejected draft"

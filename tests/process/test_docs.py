@@ -44,7 +44,7 @@ class Block(NamedTuple):
 
 def blocks(page: Path) -> list[Block]:
     matches = BLOCK.finditer(page.read_text(encoding="utf-8"))
-    return [Block(one["language"], dedent(one["code"]), one["reason"]) for one in matches]
+    return [Block(match["language"], dedent(match["code"]), match["reason"]) for match in matches]
 
 
 def runnable(page: Path) -> list[Block]:
@@ -74,7 +74,7 @@ def words_of(script: str, folder: Path) -> list[list[str]]:
     record.write_text("")
     command = ["bash", "-euo", "pipefail", "-c", script]
     subprocess.run(command, cwd=folder, env={"PATH": f"{stubs}:/usr/bin:/bin"}, check=True, capture_output=True)
-    return [one.split("\0")[:-1] for one in record.read_text().split("\x1e")[:-1]]
+    return [line.split("\0")[:-1] for line in record.read_text().split("\x1e")[:-1]]
 
 
 def check_words(words: list[str]) -> None:
@@ -248,7 +248,7 @@ def test_tables_of_the_gpu_page() -> None:
     for shape, *cells in rows:
         result = GPU[f"rounds: {shape}, graphs on"]["result"]
         rounds = [result[name.replace(" ", "")] for name in heading[1:]]
-        assert cells == [f"{one['ms']:.2f}, {one['to its parts']:.2f}" for one in rounds]
+        assert cells == [f"{row['ms']:.2f}, {row['to its parts']:.2f}" for row in rounds]
     heading, *rows = gpu_rows("stages")
     for stage, *cells in rows:
         results = [GPU[f"stages: {NAMES[name]}, graphs on, {STAGES[stage]}"]["result"] for name in heading[1:]]
@@ -337,10 +337,12 @@ def test_figures() -> None:
     """The figures of the concept pages are those that the script draws, and each figure is shown."""
     figures = module_of(CONCEPTS / "figures.py").FIGURES
     assert {file.stem for file in CONCEPTS.glob("*.svg")} == set(figures)
-    shown = "".join(page.read_text(encoding="utf-8") for page in [CONCEPTS.with_suffix(".md"), *CONCEPTS.glob("*.md")])
+    concepts = "".join(
+        page.read_text(encoding="utf-8") for page in [CONCEPTS.with_suffix(".md"), *CONCEPTS.glob("*.md")]
+    )
     for name, draw in figures.items():
         assert (CONCEPTS / f"{name}.svg").read_text(encoding="utf-8") == draw(), "make figures"
-        assert re.search(rf"[(/]{name}\.svg\)", shown), name
+        assert re.search(rf"[(/]{name}\.svg\)", concepts), name
 
 
 @pytest.fixture(scope="module")

@@ -240,7 +240,7 @@ def test_more_epochs(stages: Stages, name: str, tmp_path: Path, capsys: pytest.C
     assert settings[0] == settings[1]
     assert (runs[1] / "result.json").exists()
     if name in PLAIN:
-        ours, theirs = map(last_weights, runs)
-        assert all(bool((ours[weight] == theirs[weight]).all()) for weight in ours)
+        undisturbed, resumed = map(last_weights, runs)
+        assert all(bool((undisturbed[weight] == resumed[weight]).all()) for weight in undisturbed)
     assert cli.main([*words, "--resume", "--epochs", "1"]) == 2
     assert "belongs to a run with other settings: epochs was 2 and is 1; repeat" in capsys.readouterr().err

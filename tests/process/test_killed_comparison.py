@@ -44,9 +44,11 @@ def test_a_killed_comparison_goes_on(tmp_path: Path) -> None:
     assert stored
     check(folder)
     resumed, whole = compare(pair, folder), compare(pair, folder.with_name("killed-whole"))
-    replays = [{name: row.replay for name, row in one.decoders.items()} for one in (resumed, whole)]
+    replays = [{name: row.replay for name, row in report.decoders.items()} for report in (resumed, whole)]
     assert replays[0] == replays[1]
     assert resumed.informed == whole.informed
-    tokens = [{name: [run.generated for run in runs] for name, runs in one.timed.items()} for one in (resumed, whole)]
+    tokens = [
+        {name: [run.generated for run in runs] for name, runs in report.timed.items()} for report in (resumed, whole)
+    ]
     assert tokens[0] == tokens[1]  # the same seeds
     assert whole.informed is None or whole.informed >= max(row.value for row in replays[1].values() if row)

@@ -83,7 +83,7 @@ def test_the_wheel_of_a_source_distribution_is_complete(checkout: Path, tmp_path
     assert "specpilot/py.typed" in expected
     assert {name for name in wheel if ".dist-info/" not in name} == expected
     for name in ("licenses/LICENSE", "entry_points.txt"):
-        assert any(one.endswith(f".dist-info/{name}") for one in wheel)
+        assert any(path.endswith(f".dist-info/{name}") for path in wheel)
 
 
 def test_the_development_install_is_found_from_the_folder_above(checkout: Path, tmp_path: Path) -> None:

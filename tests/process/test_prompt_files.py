@@ -77,9 +77,11 @@ def test_each_text_is_the_one_made_alone(texts_file: Path) -> None:
     )  # not "auto", the tokenizer's
     decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=4)
     for row in rows[: len(ROWS)]:
-        alone = decoder.generate(row["prompt"], chat=True, seed=row["seed"], max_new_tokens=10)
-        assert (row["completion"], row["finish_reason"]) == (alone.text, alone.finish_reason)
-        assert row["tokens"] == alone.tokens == [token for one in row["rounds"] for token in one["emitted"]]
+        expected = decoder.generate(row["prompt"], chat=True, seed=row["seed"], max_new_tokens=10)
+        assert (row["completion"], row["finish_reason"]) == (expected.text, expected.finish_reason)
+        assert (
+            row["tokens"] == expected.tokens == [token for round_row in row["rounds"] for token in round_row["emitted"]]
+        )
 
 
 def test_torn_lines_and_other_settings(texts_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,7 +117,9 @@ def test_several_samples(texts_file: Path) -> None:
         assert [row["sample"] for row in read(folder)] == samples
     assert read(folder)[0].keys() == {"id", "prompt", "sample", "seed", "completion", "finish_reason"}
     read_back = read_examples(str(folder / "texts.jsonl"), notes=Counter())
-    assert [one.turns[-1]["content"] for one in read_back] == [row["completion"] for row in read(folder)]
+    assert [conversation.turns[-1]["content"] for conversation in read_back] == [
+        row["completion"] for row in read(folder)
+    ]
 
 
 def test_a_full_disk_names_the_file(tmp_path: Path) -> None:

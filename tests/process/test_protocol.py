@@ -115,11 +115,11 @@ def test_best_of_is_all_that_is_generated() -> None:
     ],
 )
 def test_every_field_of_the_openai_client_is_known(kind: type[GenerationRequest], client_type: type) -> None:
-    needed: dict[str, Any] = {"messages": [USER]} if kind is ChatCompletionRequest else {"prompt": "a"}
+    required: dict[str, Any] = {"messages": [USER]} if kind is ChatCompletionRequest else {"prompt": "a"}
     for name in client_type.__annotations__:
-        if name not in IGNORED and name not in needed:
+        if name not in IGNORED and name not in required:
             with pytest.raises(ApiError) as raised:
-                parse(kind, **needed | {name: [0]})
+                parse(kind, **required | {name: [0]})
             assert raised.value.code != "unknown_field", name
 
 

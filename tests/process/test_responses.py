@@ -47,7 +47,7 @@ def options(running: tuple[Server, str]) -> ResponseOptions:
     return ResponseOptions(responses="openai", base_url=f"{running[1]}/v1", model="tiny", retries=0)
 
 
-def test_labels_are_those_of_our_own_forwards(
+def test_labels_are_those_of_specpilots_forwards(
     base: AcceptanceDataOptions, options: ResponseOptions, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_acceptance_data(base, str(tmp_path / "data"), responses=options)
@@ -140,8 +140,8 @@ def test_a_request_is_sent_again(
         return status
 
     monkeypatch.setattr(responses.OpenAIResponses, "_send", answer)
-    one = replace(base, batch_size=1, limit=2)
-    make_acceptance_data(one, tmp_path / "data", responses=replace(options, retries=len(FLAWS)))
+    data_options = replace(base, batch_size=1, limit=2)
+    make_acceptance_data(data_options, tmp_path / "data", responses=replace(options, retries=len(FLAWS)))
     assert pauses[:3] == [0.5, 1.0, 2.0]
     assert len(pauses) == len(FLAWS)
     tokenizer = load_tokenizer(base.target)

@@ -50,11 +50,11 @@ def test_texts_are_those_of_generate(client: openai.OpenAI, decoder: Speculative
     prompts = [QUESTION, "List all files."]
     reply = client.completions.create(model="tiny", prompt=prompts, max_tokens=24, seed=5, n=3, **settings)
     texts = decoder.generate(prompts, n=3, chat=False, max_new_tokens=24, seed=5, **settings)
-    expected = [one for of_prompt in texts for one in of_prompt]
-    assert [choice.text for choice in reply.choices] == [one.text for one in expected]
-    assert reply.usage.completion_tokens == sum(len(one.tokens) for one in expected)
-    assert reply.usage.prompt_tokens == sum(len(one.prompt_tokens) for one in expected[::3])
-    reasons = ["length" if one.finish_reason == "length" else "stop" for one in expected]
+    expected = [generation for of_prompt in texts for generation in of_prompt]
+    assert [choice.text for choice in reply.choices] == [generation.text for generation in expected]
+    assert reply.usage.completion_tokens == sum(len(generation.tokens) for generation in expected)
+    assert reply.usage.prompt_tokens == sum(len(generation.prompt_tokens) for generation in expected[::3])
+    reasons = ["length" if generation.finish_reason == "length" else "stop" for generation in expected]
     assert [choice.finish_reason for choice in reply.choices] == reasons
 
 
@@ -76,7 +76,7 @@ def test_chat_streams_what_it_answers_whole(client: openai.OpenAI, decoder: Spec
     assert usage == whole.usage
     conversation = [*before, {"role": "assistant", "content": "42"}, *MESSAGES]
     expected = decoder.generate(conversation, n=2, seed=3, max_new_tokens=24)
-    assert texts == [one.text for one in expected]
+    assert texts == [generation.text for generation in expected]
     assert usage.prompt_tokens == len(expected[0].prompt_tokens)
 
 
@@ -112,11 +112,11 @@ def test_trees_and_copies_share_rounds(drafting: Any) -> None:
     assert any(len(set(positions)) < len(positions) for positions in drafts)  # siblings
     assert all(sorted(set(positions)) == list(range(max(positions, default=-1) + 1)) for positions in drafts)
     for choice in choices:
-        left = 23
+        remaining = 23
         for round in choice["rounds"]:
             depth = max((token["position"] for token in round["drafted"]), default=-1) + 1
-            assert (round["stopped_by"] == "max_tokens") <= (depth >= left)
-            left -= len(round["emitted"])
+            assert (round["stopped_by"] == "max_tokens") <= (depth >= remaining)
+            remaining -= len(round["emitted"])
 
 
 def test_a_trace_holds_the_bytes_of_parts_of_characters(tmp_path: Path) -> None:
@@ -143,7 +143,9 @@ def test_log_probabilities_are_the_models(client: openai.OpenAI, decoder: Specul
     assert len(entries) == len(generation.tokens)
     for row, token, entry in zip(expected, generation.tokens, entries, strict=True):
         assert entry.logprob == pytest.approx(float(row[token]), abs=1e-3)
-        assert [one.logprob for one in entry.top_logprobs] == pytest.approx(row.topk(3).values.tolist(), abs=1e-3)
+        assert [alternative.logprob for alternative in entry.top_logprobs] == pytest.approx(
+            row.topk(3).values.tolist(), abs=1e-3
+        )
     assert "".join(entry.token for entry in entries) == chat.choices[0].message.content
     text = client.completions.create(model="tiny", prompt=QUESTION, max_tokens=8, seed=2, logprobs=2)
     logprobs = text.choices[0].logprobs
@@ -166,19 +168,19 @@ def test_everything_ends_with_the_stop_string() -> None:
     counted = []
     for length in ("none", "8"):
         decoder = SpeculativeDecoder.from_pretrained("tiny", "tiny-draft", length=length)
-        one = decoder.generate(body["prompt"], chat=False, temperature=0, max_new_tokens=40, stop="FROM")
-        assert [token for round in one.rounds for token in round.emitted] == one.tokens
-        assert (one.stats.n_generated, one.finish_reason) == (len(one.tokens), "stop")
+        expected = decoder.generate(body["prompt"], chat=False, temperature=0, max_new_tokens=40, stop="FROM")
+        assert [token for round in expected.rounds for token in round.emitted] == expected.tokens
+        assert (expected.stats.n_generated, expected.finish_reason) == (len(expected.tokens), "stop")
         with serving(decoder) as (_, address):
             reply = http.post(f"{address}/v1/completions", json=body | {"stop": ["FROM"], "logprobs": 1}).json()
-            ending = body | {"stop_token_ids": one.tokens[-1:], "include_stop_str_in_output": True}
+            ending = body | {"stop_token_ids": expected.tokens[-1:], "include_stop_str_in_output": True}
             by_token = http.post(f"{address}/v1/completions", json=ending).json()
             metrics = http.get(f"{address}/metrics").text
         (choice,) = reply["choices"]
-        assert (choice["text"], choice["token_ids"]) == (one.text, one.tokens)
-        assert by_token["choices"][0]["text"] == one.text + "FROM"
-        assert f"specpilot:generation_tokens_total {2.0 * len(one.tokens)}" in metrics
-        counted.append((one.tokens, choice["logprobs"]["text_offset"], reply["usage"], by_token["usage"]))
+        assert (choice["text"], choice["token_ids"]) == (expected.text, expected.tokens)
+        assert by_token["choices"][0]["text"] == expected.text + "FROM"
+        assert f"specpilot:generation_tokens_total {2.0 * len(expected.tokens)}" in metrics
+        counted.append((expected.tokens, choice["logprobs"]["text_offset"], reply["usage"], by_token["usage"]))
     assert counted[0] == counted[1]
 
 
@@ -199,7 +201,7 @@ def test_a_trace_shows_every_round(running: tuple[Server, str], decoder: Specula
     )
     predicted = [token["predicted"] for token in drafted if token["predicted"] is not None]
     assert predicted
-    assert all(0 < one < 1 for one in predicted)
+    assert all(0 < probability < 1 for probability in predicted)
     report = reply["metrics"]["speculative_decoding"]
     assert report["num_draft_tokens"] == len(drafted)
     assert report["num_accepted_tokens"] == sum(token["accepted"] for token in drafted)
@@ -368,7 +370,9 @@ def test_served_rounds_are_a_dataset(tmp_path: Path) -> None:
     assert manifest.complete
     assert [shard.rows for shard in manifest.shards] == [2, 1, 2, 1]
     other_folders = [reply.parent for reply in (tmp_path / "log").glob("*/manifest.json")]  # of other distributions
-    rows_of = {read_manifest(one).sampling.temperature: len(read_dataset(one, RoundsRow)) for one in other_folders}
+    rows_of = {
+        read_manifest(folder).sampling.temperature: len(read_dataset(folder, RoundsRow)) for folder in other_folders
+    }
     assert rows_of == {0.3: 2, 0: 4}
     data = read_labelled([str(tmp_path / "log")], CompareOptions(length="3"))
     assert (data.drafted.acceptance()["temperature"].keys(), len(data.texts)) == ({"0", "0.3", "1"}, 12)

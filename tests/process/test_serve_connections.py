@@ -218,11 +218,11 @@ GET = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 def test_clients_that_send_too_slowly_are_answered_408(decoder: SpeculativeDecoder) -> None:
     with serving(decoder, receive_time=0.3) as (_, address):
         whole = head("/v1/completions", 100)
-        for sent in (whole[:30], whole, whole + b"{", GET % b"/health" + whole[:5]):
+        for data in (whole[:30], whole, whole + b"{", GET % b"/health" + whole[:5]):
             with connect(address) as connection:
-                connection.sendall(sent)
+                connection.sendall(data)
                 received = read_all(connection)
-                assert b"HTTP/1.1 408 " in received, sent
+                assert b"HTTP/1.1 408 " in received, data
                 assert received.endswith(b'"param": null, "code": "receive_time"}}')
         with connect(address) as connection:
             assert read_all(connection) == b""
@@ -232,16 +232,16 @@ def test_clients_that_send_too_slowly_are_answered_408(decoder: SpeculativeDecod
 def test_clients_that_take_nothing_of_their_responses_are_cut_off(
     decoder: SpeculativeDecoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lost, connection_lost = threading.Event(), Connection.connection_lost
+    disconnected, connection_lost = threading.Event(), Connection.connection_lost
 
     def record(connection: Connection, error: Exception | None) -> None:
         connection_lost(connection, error)
-        lost.set()
+        disconnected.set()
 
     monkeypatch.setattr(Connection, "connection_lost", record)
     with serving(decoder, receive_time=0.3) as (_, address), connect(address) as connection:
         connection.sendall(GET % b"/page.js" * 1500)  # more than the buffers of both sides hold
-        assert lost.wait(30)
+        assert disconnected.wait(30)
 
 
 def test_connections_are_limited(decoder: SpeculativeDecoder) -> None:

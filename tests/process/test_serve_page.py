@@ -51,7 +51,7 @@ def opened(browser: sync_api.Browser, address: str) -> Iterator[sync_api.Page]:
     page = browser.new_page(viewport={"width": 400, "height": 900})
     page.faults, page.bodies = [], []
 
-    def asked(request: sync_api.Request) -> None:
+    def record_request(request: sync_api.Request) -> None:
         if request.method == "POST":
             page.bodies.append(request.post_data_json)
         if not request.url.startswith((address, "data:")):
@@ -59,7 +59,7 @@ def opened(browser: sync_api.Browser, address: str) -> Iterator[sync_api.Page]:
 
     page.on("console", lambda message: page.faults.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: page.faults.append(str(error)))
-    page.on("request", asked)
+    page.on("request", record_request)
     page.goto(address)
     sync_api.expect(page.locator("#served")).not_to_have_text("connecting …")
     yield page
@@ -80,7 +80,7 @@ def done(page: sync_api.Page, turns: int) -> None:
     sync_api.expect(page.locator("#run")).to_be_enabled()
 
 
-def shown(panel: Any) -> str:
+def displayed_text(panel: Any) -> str:
     return "".join(panel.locator(KEPT).all_text_contents())
 
 
@@ -89,7 +89,9 @@ def test_two_controllers_side_by_side(page: sync_api.Page, decoder: SpeculativeD
     generate(page)
     for panel, length in zip(page.locator(".panel").all(), (None, "none"), strict=True):
         expected = decoder.generate(PROMPT, chat=True, seed=1, max_new_tokens=24, temperature=1.0, length=length)
-        assert panel.locator(KEPT).all_text_contents() == [decoder.tokenizer.decode([one]) for one in expected.tokens]
+        assert panel.locator(KEPT).all_text_contents() == [
+            decoder.tokenizer.decode([token]) for token in expected.tokens
+        ]
         rejected = expected.stats.n_drafted - expected.stats.n_accepted
         assert panel.locator(".token.rejected").count() == rejected
         stats = panel.locator(".stats").text_content() or ""
@@ -131,7 +133,7 @@ def test_a_conversation(page: sync_api.Page, decoder: SpeculativeDecoder) -> Non
         ([PROMPT, first, "And 5 more?"], 2),
         (["And 5 more?"], 2),
     ]
-    assert shown(page) == expected(["And 5 more?"], 2)
+    assert displayed_text(page) == expected(["And 5 more?"], 2)
 
 
 def test_a_model_without_chat_template(browser: sync_api.Browser, tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ def test_a_model_without_chat_template(browser: sync_api.Browser, tmp_path: Path
         page.uncheck("#compare")
         generate(page, "aé", 40)
         text = decoder.generate("aé", seed=1, max_new_tokens=40, temperature=1.0).text.rstrip("\ufffd")
-        assert shown(page).replace("<|end|>", "").rstrip("\ufffd") == text
+        assert displayed_text(page).replace("<|end|>", "").rstrip("\ufffd") == text
         assert "\ufffd" not in "".join(page.locator(".panel .token.rejected").all_text_contents())
         generate(page, "", 8)
         assert [body["prompt"] for body in page.bodies] == ["aé", "aé" + text]

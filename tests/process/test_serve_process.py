@@ -26,9 +26,9 @@ def test_a_signal_lets_running_requests_finish(tmp_path: Path) -> None:
             lines = response.iter_lines()
             next(lines)
             server.send(signal.SIGTERM)
-            rest = [line for line in lines if line]
-        assert rest[-1] == "data: [DONE]"
-        assert '"finish_reason":"length"' in rest[-2] or '"finish_reason":"stop"' in rest[-2]
+            events = [line for line in lines if line]
+        assert events[-1] == "data: [DONE]"
+        assert '"finish_reason":"length"' in events[-2] or '"finish_reason":"stop"' in events[-2]
         assert server.end().code == 0
 
 

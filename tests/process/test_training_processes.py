@@ -49,11 +49,11 @@ def settings(work: Path) -> lag_free_head.TrainingOptions:
     )  # fmt: skip
 
 
-def assert_same_metrics(one: Path, two: Path) -> None:
-    result, expected = (json.loads((run / "result.json").read_text()) for run in (two, one))
+def assert_same_metrics(first_run: Path, second_run: Path) -> None:
+    result, expected = (json.loads((run / "result.json").read_text()) for run in (second_run, first_run))
     assert result["metrics"] == pytest.approx(expected["metrics"], abs=1e-5)
     assert result["epoch"] == expected["epoch"]
-    for a, b in zip(metrics_rows(one), metrics_rows(two), strict=True):
+    for a, b in zip(metrics_rows(first_run), metrics_rows(second_run), strict=True):
         numbers = [[float(value or np.nan) for value in row.values()] for row in (a, b)]
         np.testing.assert_allclose(*numbers, atol=1e-5)
 
@@ -67,12 +67,12 @@ def test_two_processes_and_two_machines_do_what_one_does(
     The two processes run in a batch job.
     """
     rows = sum(shard.rows for shard in read_manifest(settings.folders[0]).shards if shard.part.startswith("train"))
-    ours = replace(settings, batch_size=next(size for size in range(31, 100, 2) if rows % size == 1))
-    train_acceptance(ours, output=tmp_path / "one")
+    uneven = replace(settings, batch_size=next(size for size in range(31, 100, 2) if rows % size == 1))
+    train_acceptance(uneven, output=tmp_path / "one")
     with monkeypatch.context() as job:
         for name, value in {**SLURM, **TORCHRUN}.items():
             job.setenv(name, value)
-        train_acceptance(replace(ours, devices=2, strategy="ddp"), output=tmp_path / "two")
+        train_acceptance(replace(uneven, devices=2, strategy="ddp"), output=tmp_path / "two")
     assert_same_metrics(tmp_path / "one", tmp_path / "two")
 
     # Two processes that share nothing but the folders, each with the number of its machine.
@@ -80,7 +80,7 @@ def test_two_processes_and_two_machines_do_what_one_does(
         free.bind(("127.0.0.2", 0))
         port = free.getsockname()[1]
     folder, settings_file = tmp_path / "machines", tmp_path / "settings.yaml"
-    settings_file.write_text(json.dumps(asdict(replace(ours, num_nodes=2))))  # JSON is YAML
+    settings_file.write_text(json.dumps(asdict(replace(uneven, num_nodes=2))))  # JSON is YAML
     words = ["train", "acceptance", "--predictor", "lag-free", "--config", str(settings_file), "--output", str(folder)]
     where = SLURM | {"MASTER_ADDR": "127.0.0.2", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
     machines = [Process(command(*words), folder, environment=where | {"NODE_RANK": str(rank)}) for rank in range(2)]

@@ -89,7 +89,7 @@ def test_several_workers_make_what_one_makes(
 # Makers that note what they do in a folder, and fail there as they are told
 
 
-def begun(folder: Path) -> list[int]:
+def started_units(folder: Path) -> list[int]:
     """Return the shards that workers began to make, in order."""
     return [int(line) for line in (folder / "begun").read_text().split()]
 
@@ -131,7 +131,7 @@ class Different(Maker):
 
 def first_time(folder: Path, unit: int) -> bool:
     """Return true if shard 2 is made for the first time."""
-    return unit == 2 and begun(folder).count(2) == 1
+    return unit == 2 and started_units(folder).count(2) == 1
 
 
 def killed_once(folder: Path, unit: int) -> None:
@@ -147,8 +147,8 @@ def killed(folder: Path, unit: int) -> None:
 def short_of_memory_once(folder: Path, unit: int) -> None:
     """Allocate more than the process may have."""
     if first_time(folder, unit):
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
+        memory = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (memory + (64 << 20), resource.getrlimit(resource.RLIMIT_AS)[1]))
         torch.zeros(1 << 30)
 
 
@@ -172,7 +172,7 @@ def test_the_shard_of_a_failed_worker_goes_to_another_one(
     failure: Callable[[Path, int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert make_all(partial(Maker, tmp_path, failure), Console(stderr=True)) == {i: i * i for i in UNITS}
-    assert sorted(begun(tmp_path)) == sorted([*UNITS, 2])  # no other shard is made twice
+    assert sorted(started_units(tmp_path)) == sorted([*UNITS, 2])  # no other shard is made twice
     assert "a worker died at shard 2, and another worker continues" in capsys.readouterr().err
 
 
@@ -186,11 +186,11 @@ def test_errors_of_workers_are_those_of_one_process(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"^unit=2: is refused; give another$"):
         make_all(partial(Maker, tmp_path, refused), Console(quiet=True))
     options = AcceptanceDataOptions(target=str(tmp_path / "nowhere"), device="cpu")
-    with pytest.raises(InputError) as one:
+    with pytest.raises(InputError) as single_error:
         make_acceptance_data(options, tmp_path / "data")
-    with pytest.raises(InputError) as several:
+    with pytest.raises(InputError) as worker_error:
         make_acceptance_data(options, tmp_path / "data", workers=TWO)
-    assert str(several.value) == str(one.value)
+    assert str(worker_error.value) == str(single_error.value)
     assert not (tmp_path / "data").exists()
 
 

@@ -69,13 +69,13 @@ async def failures(port: int, texts: dict[str, str], random: Random) -> list[str
     gate, bad = asyncio.Semaphore(AT_ONCE), (1 - GOOD) / (len(CLIENTS) - 1)
     kinds = random.choices([*CLIENTS], [GOOD, *[bad] * (len(CLIENTS) - 1)], k=ROUND)
 
-    async def one(i: int, kind: str) -> bool:
+    async def is_answered(i: int, kind: str) -> bool:
         prompt = PROMPTS[i % len(PROMPTS)]
         async with gate:
             body = {"prompt": prompt, "max_tokens": 16, "temperature": 0}
             return await CLIENTS[kind](port, body, texts[prompt])
 
-    went_well = await asyncio.gather(*(one(i, kind) for i, kind in enumerate(kinds)))
+    went_well = await asyncio.gather(*(is_answered(i, kind) for i, kind in enumerate(kinds)))
     return [kind for kind, well in zip(kinds, went_well, strict=True) if not well]
 
 

@@ -43,5 +43,5 @@ def test_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_messages_are_shown_as_they_are_and_durations_in_their_unit(capsys: pytest.CaptureFixture[str]) -> None:
     stderr_console().print("runs/a[x]/b[/c]/:bug:")
     assert capsys.readouterr().err == "runs/a[x]/b[/c]/:bug:\n"
-    shown = {0: "0 s", 99.4: "99 s", 100: "2 min", 5_999: "100 min", 6_000: "1.7 h"}
-    assert {seconds: duration(seconds) for seconds in shown} == shown
+    durations = {0: "0 s", 99.4: "99 s", 100: "2 min", 5_999: "100 min", 6_000: "1.7 h"}
+    assert {seconds: duration(seconds) for seconds in durations} == durations

@@ -153,9 +153,9 @@ def test_a_controller_serves_where_its_kind_belongs(tmp_path: Path, any_kind: Co
 def test_weights_are_float32_whatever_the_head_was_trained_in(tmp_path: Path) -> None:
     head = make(CONFIG).to(torch.bfloat16)
     controller = load_controller(save_controller(tmp_path / "c", head, CONFIG))
-    for ours, theirs in zip(controller.head.parameters(), head.parameters(), strict=True):
-        assert ours.dtype == torch.float32
-        assert torch.equal(ours, theirs.float())
+    for loaded, trained in zip(controller.head.parameters(), head.parameters(), strict=True):
+        assert loaded.dtype == torch.float32
+        assert torch.equal(loaded, trained.float())
 
 
 def test_no_place_on_this_machine_is_published(tmp_path: Path, any_kind: ControllerConfig) -> None:

@@ -41,10 +41,10 @@ def test_distributions_are_those_of_each_request(counts: list[int], several: boo
         for sampling, piece in zip(samplings, torch.split(rows, counts), strict=True)
     ]
     actual = distributions(samplings, rows, counts, SIZE, kept)
-    for one, another in zip(actual, expected, strict=True):
-        assert_equal(one, another)
-    alone = distributions(samplings[:1], rows[: counts[0]], counts[:1], SIZE, kept)
-    assert_equal(alone[0], expected[0])
+    for first, second in zip(actual, expected, strict=True):
+        assert_equal(first, second)
+    single = distributions(samplings[:1], rows[: counts[0]], counts[:1], SIZE, kept)
+    assert_equal(single[0], expected[0])
 
 
 def test_requests_with_equal_settings_share_their_lists() -> None:
@@ -53,12 +53,12 @@ def test_requests_with_equal_settings_share_their_lists() -> None:
     A request with all rows is not a part of a larger distribution.
     """
     first, second = distributions(SAMPLINGS[:1] * 2, logits(3), [1, 2])
-    assert first.whole is not None
-    assert second.whole is not None
-    assert first.whole[0] is second.whole[0]
-    assert [first.whole[1:], second.whole[1:]] == [(0, 1), (1, 3)]
+    assert first.parent is not None
+    assert second.parent is not None
+    assert first.parent[0] is second.parent[0]
+    assert [first.parent[1:], second.parent[1:]] == [(0, 1), (1, 3)]
     (single, other) = distributions(SAMPLINGS[:2], logits(3), [1, 2])
-    assert (single.whole, other.whole) == (None, None)
+    assert (single.parent, other.parent) == (None, None)
 
 
 def parts() -> list[TokenDistribution]:
@@ -72,14 +72,16 @@ def parts() -> list[TokenDistribution]:
 def test_distributions_in_the_hosts_memory_are_the_same(dtype: torch.dtype) -> None:
     """The test includes tokens above 2^24, which single precision cannot represent."""
     originals = [
-        TokenDistribution(one.probabilities.to(dtype), None if one.tokens is None else one.tokens + 2**24, 2**24 + SIZE)
-        for one in parts()
+        TokenDistribution(
+            part.probabilities.to(dtype), None if part.tokens is None else part.tokens + 2**24, 2**24 + SIZE
+        )
+        for part in parts()
     ]
     moved = on_host(originals)
     assert len(moved) == len(originals)
-    for one, another in zip(moved, originals, strict=True):
-        assert_equal(one, another)
-    first, fourth = moved[0].whole, moved[3].whole
+    for copy, original in zip(moved, originals, strict=True):
+        assert_equal(copy, original)
+    first, fourth = moved[0].parent, moved[3].parent
     assert first is not None
     assert fourth is not None
     assert first[0] is fourth[0]  # of equal widths: one read
@@ -89,7 +91,7 @@ def test_distributions_in_the_hosts_memory_are_the_same(dtype: torch.dtype) -> N
 def test_tokens_drawn_without_a_read_are_those_that_the_host_draws(shared: Sequence[bool]) -> None:
     """The distributions have several widths, and numbers of both types."""
     for seed in range(20):
-        rows = [one.part(0, 1) for one in parts()]
+        rows = [part.part(0, 1) for part in parts()]
         sources = [SharedNoise(seed + i) if flag else RandomSource(seed + i) for i, flag in enumerate(shared)]
         drawn = draw_unread(rows, [source.number(2) for source in sources])
         places = [i for group, *_ in drawn for i in group]
@@ -103,7 +105,7 @@ def test_tokens_drawn_without_a_read_are_those_that_the_host_draws(shared: Seque
                 assert int(tokens[place]) == source.token(rows[i], 0, 2)
                 assert float(chosen[place]) == float(rows[i].row(0)[int(tokens[place])])
                 assert torch.equal(joined.row(place), rows[i].row(0))
-        assert len(drawn) == len({(*one.probabilities.shape, one.tokens is None, flag) for one, flag in
+        assert len(drawn) == len({(*part.probabilities.shape, part.tokens is None, flag) for part, flag in
                                   zip(rows, shared, strict=True)})  # fmt: skip
 
 
@@ -114,10 +116,10 @@ def test_rows_of_trees_are_those_of_all_nodes_at_once(sampling: SamplingParams) 
     whole, rowwise = TokenDistribution.from_logits(sampling, rows), RowwiseDistribution(sampling, rows)
     assert_equal(RowwiseDistribution(sampling, rows), whole)
     for row in range(4):
-        alone = TokenDistribution.from_logits(sampling, rows[row : row + 1])
-        assert_equal(rowwise.part(row, row + 1), alone)
+        expected_row = TokenDistribution.from_logits(sampling, rows[row : row + 1])
+        assert_equal(rowwise.part(row, row + 1), expected_row)
         assert torch.equal(rowwise.row(row), whole.row(row))
-        for actual, expected in zip(rowwise.support(row), alone.support(0), strict=True):
+        for actual, expected in zip(rowwise.support(row), expected_row.support(0), strict=True):
             assert torch.equal(actual, expected)
         for seed in range(10):
             assert rowwise.sample(row, RandomSource(seed)) == whole.sample(row, RandomSource(seed))
@@ -140,14 +142,14 @@ class SinglePrecision(Tensor):
 
 def test_distributions_of_a_device_without_double_precision() -> None:
     """Probabilities and tokens are read one after the other."""
-    originals = [one for one in parts() if one.tokens is not None]
+    originals = [part for part in parts() if part.tokens is not None]
     on_device = [
         TokenDistribution(
-            one.probabilities.as_subclass(SinglePrecision), one.tokens.as_subclass(SinglePrecision), one.size
+            part.probabilities.as_subclass(SinglePrecision), part.tokens.as_subclass(SinglePrecision), part.size
         )
-        for one in originals
-        if one.tokens is not None
+        for part in originals
+        if part.tokens is not None
     ]
-    for one, another in zip(on_host(on_device), originals, strict=True):
-        assert type(one.probabilities) is type(one.tokens) is Tensor
-        assert_equal(one, another)
+    for copy, original in zip(on_host(on_device), originals, strict=True):
+        assert type(copy.probabilities) is type(copy.tokens) is Tensor
+        assert_equal(copy, original)

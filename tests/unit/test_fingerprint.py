@@ -51,8 +51,8 @@ def test_one_file_in_every_precision_is_one_model(name: str, stored: torch.dtype
         next(model.parameters()).view(-1)[0] = 1e5 if stored != torch.float16 else 1.0  # and of this nothing
     model.to(stored)
     reloaded = {dtype: reload(model, tmp_path, dtype) for dtype in PRECISIONS}
-    assert {str(one.dtype).removeprefix("torch.") for one in reloaded.values()} == set(PRECISIONS)
-    assert {model_fingerprint(one) for one in reloaded.values()} == {model_fingerprint(model)}
+    assert {str(model_copy.dtype).removeprefix("torch.") for model_copy in reloaded.values()} == set(PRECISIONS)
+    assert {model_fingerprint(model_copy) for model_copy in reloaded.values()} == {model_fingerprint(model)}
     assert model_fingerprint(reloaded["float32"].to(torch.float16)) == model_fingerprint(model)
 
 
@@ -66,12 +66,12 @@ def test_a_float16_model_is_told_from_others_of_its_shape(tmp_path: Path) -> Non
     with torch.no_grad():
         tuned.model.layers[0].mlp.up_proj.weight.mul_(1.01)
     assert model_fingerprint(tuned) != model_fingerprint(first)
-    alone = model_fingerprint(half)
+    expected = model_fingerprint(half)
     (tmp_path / "other" / "model.safetensors").write_bytes(b"damaged")
-    assert model_fingerprint(half) == alone
+    assert model_fingerprint(half) == expected
     for elsewhere in (str(tmp_path / "gone"), "gone", "", "an/odd/name"):
         half.config._name_or_path = elsewhere
-        assert model_fingerprint(half) == alone
+        assert model_fingerprint(half) == expected
 
 
 def test_files_of_a_bare_model_are_those_of_the_model_with_its_head(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from ..helpers.refusals import refused
 from ..helpers.tiny import make
 
 
-def asked(**settings: Any) -> GenerationDefaults:
+def defaults_of(**settings: Any) -> GenerationDefaults:
     model = make()
     model.generation_config = GenerationConfig(**settings)
     return generation_defaults(model)
@@ -35,7 +35,7 @@ def test_a_plain_model_asks_for_nothing(tmp_path: Path) -> None:
     assert plain.sampling_params() == SamplingParams()
     assert plain.budget("auto", 7) == 128
     # Nor what is about the run, not the text.
-    assert asked(use_cache=False, cache_implementation="static", num_assistant_tokens=5, bos_token_id=3) == plain
+    assert defaults_of(use_cache=False, cache_implementation="static", num_assistant_tokens=5, bos_token_id=3) == plain
 
 
 @pytest.mark.parametrize(
@@ -52,17 +52,18 @@ def test_a_plain_model_asks_for_nothing(tmp_path: Path) -> None:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_sampling_that_is_followed(settings: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert asked(**settings).sampling_params() == SamplingParams(**expected)
-    assert asked(**settings).sampling_params(temperature=0.3, top_k="auto").temperature == 0.3
+    assert defaults_of(**settings).sampling_params() == SamplingParams(**expected)
+    assert defaults_of(**settings).sampling_params(temperature=0.3, top_k="auto").temperature == 0.3
 
 
 def test_lengths_that_are_followed() -> None:
-    assert asked(max_new_tokens=9).budget("auto", 100) == 9
-    assert asked(max_length=20) == GenerationDefaults()  # transformers' own default, which older versions wrote out
-    assert asked(max_length=30).budget("auto", 12) == 18
-    assert asked(max_length=30, max_new_tokens=9) == GenerationDefaults(max_new_tokens=9)
+    assert defaults_of(max_new_tokens=9).budget("auto", 100) == 9
+    # 20 is transformers' own default, which older versions wrote out.
+    assert defaults_of(max_length=20) == GenerationDefaults()
+    assert defaults_of(max_length=30).budget("auto", 12) == 18
+    assert defaults_of(max_length=30, max_new_tokens=9) == GenerationDefaults(max_new_tokens=9)
     with refused("prompt: 30 tokens, but the checkpoint's generation_config has max_length=30"):
-        asked(max_length=30).budget("auto", 30)
+        defaults_of(max_length=30).budget("auto", 30)
 
 
 REFUSED: dict[str, Any] = {

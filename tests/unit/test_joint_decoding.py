@@ -40,18 +40,18 @@ def searched(q: Next, text: Text, width: int, length: int) -> Iterator[tuple[flo
             yield 1.0, []
             return
         mass = sum(weights.values())
-        for one, weight in weights.items():
-            rest = {other: w for other, w in weights.items() if other != one}
-            for probability, remaining in draws(rest, count - 1):
-                yield weight / mass * probability, [one, *remaining]
+        for draw, weight in weights.items():
+            remaining_weights = {other: w for other, w in weights.items() if other != draw}
+            for probability, remaining in draws(remaining_weights, count - 1):
+                yield weight / mass * probability, [draw, *remaining]
 
-    def levels(beams: list[Text], left: int) -> Iterator[tuple[float, Text]]:
-        if left == 0:
+    def levels(beams: list[Text], depth: int) -> Iterator[tuple[float, Text]]:
+        if depth == 0:
             yield 1.0, max(beams, key=joint)
             return
         candidates = {(*beam, token): joint((*beam, token)) for beam in beams for token in range(len(q(text)))}
         for probability, chosen in draws({c: w for c, w in candidates.items() if w > 0}, width):
-            for more, best in levels(chosen, left - 1):
+            for more, best in levels(chosen, depth - 1):
                 yield probability * more, best
 
     yield from levels([()], length)
@@ -177,19 +177,19 @@ def small(verifier: str = "mtad:0.3") -> SpeculativeDecoder:
 def test_counters_budget_stream_and_lists(verifier: str) -> None:
     decoder = small(verifier)
     streamed: list[int] = []
-    one = decoder.generate([1, 2, 3], max_new_tokens=29, top_k=10, seed=7, on_tokens=streamed.extend)
-    assert streamed == one.tokens
-    assert len(one.tokens) == 29 == one.stats.n_generated
-    assert one.stats.n_drafted == one.stats.n_accepted + one.stats.n_discarded
+    output = decoder.generate([1, 2, 3], max_new_tokens=29, top_k=10, seed=7, on_tokens=streamed.extend)
+    assert streamed == output.tokens
+    assert len(output.tokens) == 29 == output.stats.n_generated
+    assert output.stats.n_drafted == output.stats.n_accepted + output.stats.n_discarded
     if verifier == "mtjd":
-        assert one.stats.n_drafted == one.stats.n_draft_forwards == 0
-        assert one.stats.n_target_forwards == 29
+        assert output.stats.n_drafted == output.stats.n_draft_forwards == 0
+        assert output.stats.n_target_forwards == 29
     else:
-        assert one.stats.n_target_forwards == len(one.rounds)
-        assert one.stats.n_draft_forwards + one.stats.n_target_forwards == 29 + one.stats.n_discarded
+        assert output.stats.n_target_forwards == len(output.rounds)
+        assert output.stats.n_draft_forwards + output.stats.n_target_forwards == 29 + output.stats.n_discarded
     again = decoder.generate([[5, 6], [1, 2, 3]], max_new_tokens=29, top_k=10, seed=[6, 7])
-    assert again[1].tokens == one.tokens
-    decoder.stop_tokens = frozenset(one.tokens[9:10])
+    assert again[1].tokens == output.tokens
+    decoder.stop_tokens = frozenset(output.tokens[9:10])
     cut = decoder.generate([1, 2, 3], max_new_tokens=29, top_k=10, seed=7)
     assert cut.finish_reason == "eos"
     assert cut.tokens[-1] in decoder.stop_tokens

@@ -27,7 +27,7 @@ OWN_DEFAULT = {"target": inspect.Parameter.empty, "draft": None}  # of from_pret
 
 def keywords(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     parameters = inspect.signature(function).parameters
-    return {name: one for name, one in parameters.items() if name not in ("self", "source", "misspelt")}
+    return {name: parameter for name, parameter in parameters.items() if name not in ("self", "source", "misspelt")}
 
 
 def members(hint: Any) -> Iterator[Any]:
@@ -59,8 +59,8 @@ def test_generate_and_stream_have_the_keywords_of_the_command() -> None:
     generate, stream = keywords(SpeculativeDecoder.generate), keywords(SpeculativeDecoder.stream)
     types = [get_type_hints(function) for function in (SpeculativeDecoder.generate, SpeculativeDecoder.stream)]
     assert {*generate} - {*stream} == {"n", "on_tokens"}
-    assert {name: one.default for name, one in stream.items()}.items() <= {
-        name: one.default for name, one in generate.items()
+    assert {name: parameter.default for name, parameter in stream.items()}.items() <= {
+        name: parameter.default for name, parameter in generate.items()
     }.items()
     assert {name: types[0][name] for name in {*generate} - {"prompt", "n"}} == get_type_hints(GenerateKeywords)
     assert all({*members(types[1][name])} <= {*members(types[0][name])} for name in stream)

@@ -207,9 +207,9 @@ def test_published_rivals_use_no_private_names() -> None:
     for path in (ROOT / "experiments" / "rivals").glob("*.py"):
         nodes = [*ast.walk(ast.parse(path.read_text()))]
         defined_names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-        used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-        used |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
-        assert {name for name in used - defined_names if re.match(r"_[^_]", name)} == set(), path
+        used_names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        used_names |= {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
+        assert {name for name in used_names - defined_names if re.match(r"_[^_]", name)} == set(), path
 
 
 @pytest.mark.parametrize(("folder", "files"), [("controllers/length", LENGTH_FILES), ("infer/verify", VERIFIER_FILES)])

@@ -7,9 +7,9 @@ from random import Random
 import numpy as np
 import pytest
 from specpilot.controllers.length import RateOptimal
+from specpilot.controllers.length.cost_based import Probes
 from specpilot.controllers.length.cost_model import CostModel, tree_cost
 from specpilot.controllers.length.draft_sources import DraftSources, Plan
-from specpilot.controllers.length.priced import Probes
 from specpilot.controllers.length.rate import RunningRatio, drafting_pays, steady_rate
 from specpilot.controllers.length.rate_optimal_tree import RateOptimalTree, Visit
 from specpilot.controllers.length.running_cost import RoundSums, RunningCost, fit_rounds
@@ -52,8 +52,10 @@ def test_rates_of_copies_by_the_length_of_the_match() -> None:
     bounds = [*RUNS, 17]
     for run in range(1, 17):
         group = max(i for i in range(len(RUNS)) if RUNS[i] <= run)
-        kept = [(float(k), 1.0) for length, k in observations if bounds[group] <= length < bounds[group + 1]]
-        assert rates.after(run) == pytest.approx(decayed(PRIOR[group], 8.0, 64.0, kept))
+        group_observations = [
+            (float(k), 1.0) for length, k in observations if bounds[group] <= length < bounds[group + 1]
+        ]
+        assert rates.after(run) == pytest.approx(decayed(PRIOR[group], 8.0, 64.0, group_observations))
     assert rates.recent.value == pytest.approx(decayed(0.3, 10.0, 10.0, [(float(k), 1.0) for _, k in observations]))
 
 
@@ -69,25 +71,25 @@ def test_sources_of_drafts() -> None:
     gain = sum(0.6**k for k in range(1, length + 1))
     earned: list[tuple[float, float]] = []
     drafts: list[tuple[int, int]] = []
-    kept: list[float] = []
+    model_accepted: list[float] = []
     idle = 0
     for _ in range(100):
         copies, drafted = rng.choice([0, 0, 2, 5]), rng.choice([0, 1, 4])
         accepted = rng.randint(0, copies + drafted)
         forwards = rng.choice([None, drafted and drafted - 1])
         sources.end_round(copies, drafted, accepted, forwards)
-        used = drafted if forwards is None else forwards
-        earned.append((accepted + 1.0, COST.round(copies + drafted, used)))
+        draft_forwards = drafted if forwards is None else forwards
+        earned.append((accepted + 1.0, COST.round(copies + drafted, draft_forwards)))
         idle = 0 if drafted else idle + 1
         if drafted:
-            drafts.append((drafted, used))
-            kept += [float(accepted - copies)] * (accepted >= copies)
+            drafts.append((drafted, draft_forwards))
+            model_accepted += [float(accepted - copies)] * (accepted >= copies)
         assert sources.idle == idle
         assert sources.rate.value == pytest.approx(decayed(rate, 8.0 * COST.round(0), 64.0, earned))
         for ratio, first, values in (
             (sources.drafted, length, [n for n, _ in drafts]),
             (sources.forwards, length, [m for _, m in drafts]),
-            (sources.accepted, gain, kept),
+            (sources.accepted, gain, model_accepted),
         ):
             assert ratio.value == pytest.approx(decayed(first, 4.0, 64.0, [(value, 1.0) for value in values]))
 
@@ -221,22 +223,22 @@ def test_verified_trees() -> None:
         parents = [-1, -1, -1, 0, 0, 1, 3]
         visits = []
         for _ in range(rng.randint(1, 3)):
-            visits.append(Visit(rng.random(), [rng.random() for _ in range(rng.randint(0, 2))], kept=None))
+            visits.append(Visit(rng.random(), [rng.random() for _ in range(rng.randint(0, 2))], accepted_child=None))
             choices = [None, *range(1 + len(visits[-1].siblings))]
-            visits[-1].kept = rng.choice(choices)
-            if visits[-1].kept is None:
+            visits[-1].accepted_child = rng.choice(choices)
+            if visits[-1].accepted_child is None:
                 break
         rule.end_tree(parents, visits)
-        accepted = sum(visit.kept is not None for visit in visits)
+        accepted = sum(visit.accepted_child is not None for visit in visits)
         earned.append((accepted + 1.0, tree_cost(COST, parents)))
         firsts.append((float(accepted > 0), 1.0))
         for depth, visit in enumerate(visits):
-            shift += 0.1 * ((visit.kept == 0) - visit.accept)
-            later += [(float(visit.kept == 0), 1.0)] * (depth > 0)
-            if visit.siblings and visit.kept != 0:
-                rescues.append((float(visit.kept is not None), 1.0))
-                sibling_shift -= 0.1 * sum(visit.siblings[: visit.kept])
-                sibling_shift += 0.1 * (visit.kept is not None)
+            shift += 0.1 * ((visit.accepted_child == 0) - visit.accept)
+            later += [(float(visit.accepted_child == 0), 1.0)] * (depth > 0)
+            if visit.siblings and visit.accepted_child != 0:
+                rescues.append((float(visit.accepted_child is not None), 1.0))
+                sibling_shift -= 0.1 * sum(visit.siblings[: visit.accepted_child])
+                sibling_shift += 0.1 * (visit.accepted_child is not None)
         learned = rule.first.value, rule.later.value, rule.siblings.rescue.value, rule.rate.value
         rate = decayed(steady_rate(0.7, COST), 16.0 * COST.round(0), 128.0, earned)
         means = [decayed(*prior, 256.0, pairs) for prior, pairs in zip(PRIORS, (firsts, later, rescues), strict=True)]
@@ -299,9 +301,9 @@ def test_costs_are_those_of_weighted_least_squares(truth: CostModel, prior: Cost
         rng = Random(seed)
         sums, rounds = RoundSums(), list[Weighted]()
         for _ in range(rng.choice([0, 1, 4, 30])):
-            alone, drafted = rng.uniform(0.8, 1), rng.uniform(0.8, 1)
-            sums.decay(alone, drafted)
-            rounds = [(w * (drafted if n else alone), n, m, t) for w, n, m, t in rounds]
+            undrafted_factor, drafted_factor = rng.uniform(0.8, 1), rng.uniform(0.8, 1)
+            sums.decay(undrafted_factor, drafted_factor)
+            rounds = [(w * (drafted_factor if n else undrafted_factor), n, m, t) for w, n, m, t in rounds]
             rounds.append((rng.uniform(0.5, 2), *random_round(rng, truth, rng.choice([0.1, 0.9]))))
             sums.add(*rounds[-1][1:], rounds[-1][0])
         weight, trust = rng.uniform(0.5, 4), rng.choice([0.0, 0.01, 8.0])

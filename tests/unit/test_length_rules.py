@@ -287,7 +287,7 @@ def test_trees_teach_the_confidence_of_first_children() -> None:
     tree.start_text()
     first, second = tree.visit(step([3.0, 1.0])), tree.visit(step([2.0, 1.0], index=2))
     assert first.accept == pytest.approx(0.75)
-    first.kept, second.kept = 0, 1  # a sibling
+    first.accepted_child, second.accepted_child = 0, 1  # a sibling
     tree.end_tree([-1, 0, 0], [first, second])
     observations = [(position, evidence[0], kept) for position, evidence, kept in chain.fit.verified_tokens]
     assert observations == [(1, pytest.approx(math.log(3)), True), (2, pytest.approx(math.log(2)), False)]
@@ -352,7 +352,7 @@ def test_rule_names() -> None:
 
 MODULE = """
 from specpilot.controllers.length import LengthController
-from specpilot.controllers.length.priced import PricedController
+from specpilot.controllers.length.cost_based import CostBasedController
 
 class Two(LengthController):
     def __init__(self, most=2, word=""):
@@ -362,9 +362,9 @@ class Two(LengthController):
     def observe(self, step):
         return step.index < self.most
 
-class Priced(PricedController):
+class Priced(CostBasedController):
     cost = None
-    def repriced(self, cost=None, **unused):
+    def with_costs(self, cost=None, **unused):
         self.cost = cost
         return self
     def observe(self, step):

@@ -53,10 +53,10 @@ def test_equals_the_plain_product(
     row_counts: list[int] = []  # numbers of rows for which oneDNN generates code
     if layer.packed is not None:
         product = layer.product
-        layer.product = lambda x, *rest: row_counts.append(len(x)) or product(x, *rest)
-    got = layer(x)
-    assert (got.dtype, len(got)) == (dtype, rows)
-    assert bool(((got.double() - expected).abs() <= bound).all())
+        layer.product = lambda x, *arguments: row_counts.append(len(x)) or product(x, *arguments)
+    actual = layer(x)
+    assert (actual.dtype, len(actual)) == (dtype, rows)
+    assert bool(((actual.double() - expected).abs() <= bound).all())
     assert all(n <= linear.STEP or n % linear.STEP == 0 for n in row_counts)
 
 
@@ -97,7 +97,7 @@ def test_logits_are_those_of_the_model(name: str, dtype: torch.dtype) -> None:
     if model.config.is_encoder_decoder:
         inputs["decoder_input_ids"] = inputs["input_ids"]
     with torch.inference_mode():
-        packed_logits, expected = (one(**inputs).logits.float() for one in (packed, model))
+        packed_logits, expected = (each_model(**inputs).logits.float() for each_model in (packed, model))
         exact = target_of(name).to(torch.bfloat16).float()(**inputs).logits if dtype == torch.bfloat16 else expected
     # In float32 the same; in bfloat16 as far from float32 as the model's own forward is, up to chance.
     error, plain_error = (float((logits - exact).square().mean().sqrt()) for logits in (packed_logits, expected))

@@ -40,16 +40,16 @@ def draw_tree(expansions: Path, q: Table, replacement: bool, rng: RandomSource, 
     for factor in expansions:
         coming = []
         for node, path in level:
-            left = q[path]
+            remaining = q[path]
             for _ in range(factor):
-                if not bool(left.any()):
+                if not bool(remaining.any()):
                     break
-                token = rng.sample(left)
+                token = rng.sample(remaining)
                 coming.append((len(tokens), (*path, token)))
                 tokens.append(token)
                 parents.append(node)
                 rows.append(q[path])
-                left = left if replacement else without(left, token)
+                remaining = remaining if replacement else without(remaining, token)
         level = coming
     return Draft(tokens, [as_distribution(row[None], lists) for row in rows], parents, len(expansions))
 
@@ -63,21 +63,22 @@ def draw_dynamic_tree(q: Table, depth: int, shape: Callable[..., int], rng: Rand
     for _ in range(depth):
         coming = []
         for node, path in level:
-            left, drawn = q[path], set[int]()
-            while bool(left.any()) and shape(path, sorted(drawn), tokens) % 3:  # the first as well may not be drawn
-                token = rng.sample(left)
+            remaining, drawn = q[path], set[int]()
+            # Even the first token may not be drawn.
+            while bool(remaining.any()) and shape(path, sorted(drawn), tokens) % 3:
+                token = rng.sample(remaining)
                 drawn.add(token)
                 coming.append((len(tokens), (*path, token)))
                 tokens.append(token)
                 parents.append(node)
-                rows.append(as_distribution(left[None]))
-                left = without(left, token)
-            for token in range(len(left)):
+                rows.append(as_distribution(remaining[None]))
+                remaining = without(remaining, token)
+            for token in range(len(remaining)):
                 if token not in drawn and shape(path, token, tokens) % 2:
                     coming.append((len(tokens), (*path, token)))
                     tokens.append(token)
                     parents.append(node)
-                    rows.append(TokenDistribution(torch.ones(1, 1).double(), torch.tensor([[token]]), len(left)))
+                    rows.append(TokenDistribution(torch.ones(1, 1).double(), torch.tensor([[token]]), len(remaining)))
         level = [(node, path) for node, path in coming if shape(path, tokens) % 4]  # the others get no children
     return Draft(tokens, rows, parents, depth)
 
@@ -130,7 +131,9 @@ def by_tensors(rule: Verifier) -> Verifier:
         source = RandomSource(0)
         source.give_back(rng.uniforms[earlier:])
         tokens = torch.tensor(draft.tokens)
-        q = torch.cat([one.row(0)[[y]] for one, y in zip(draft.distributions, draft.tokens, strict=True)])
+        q = torch.cat(
+            [distribution.row(0)[[y]] for distribution, y in zip(draft.distributions, draft.tokens, strict=True)]
+        )
         (verdict,) = verify_drawn([Drafted(p, draft, Drawn(tokens, q, []), rule, source, frozenset())])
         assert isinstance(verdict, tuple)
         return verdict[1]
@@ -150,7 +153,7 @@ def test_chains_are_verified_together_as_each_alone(rule: Verifier) -> None:
         if index == 4:
             p = p * math.nan
         tokens = q.argmax(-1)
-        draft = Draft.chain(tokens.tolist(), [as_distribution(one[None]) for one in q])
+        draft = Draft.chain(tokens.tolist(), [as_distribution(row[None]) for row in q])
         drawn = Drawn(tokens, q.gather(-1, tokens[:, None]).squeeze(-1), [0.99] * length if unread else [])
         source = SharedNoise(index) if rule is invariant else RandomSource(index)
         return Drafted(as_distribution(p), draft, drawn, rule, source, frozenset({index % 5} if stops else ()))
@@ -159,15 +162,15 @@ def test_chains_are_verified_together_as_each_alone(rule: Verifier) -> None:
         numbers.manual_seed(5)
         drawn_chains = [chain(index, index in unread, stops) for index in range(9)]
         verified = [result for each in chains for result in verify_drawn([drawn_chains[index] for index in each])]
-        return [str(one) if isinstance(one, InputError) else (one[0].tokens, one[1]) for one in verified]
+        return [str(result) if isinstance(result, InputError) else (result[0].tokens, result[1]) for result in verified]
 
-    alone = [[index] for index in range(9)]
+    single_indices = [[index] for index in range(9)]
     together = results([[*range(9)]], unread=(1, 2, 3))
-    assert together == results(alone, unread=(1, 2, 3))
-    assert ["finite" in str(one) for one in together] == [index == 4 for index in range(9)]
-    assert len({str(one) for one in together}) > 3
+    assert together == results(single_indices, unread=(1, 2, 3))
+    assert ["finite" in str(result) for result in together] == [index == 4 for index in range(9)]
+    assert len({str(result) for result in together}) > 3
     # The numbers that drew the tokens do not verify them.
-    assert results(alone, unread=(), stops=False) == results(alone, unread=range(9), stops=False)
+    assert results(single_indices, unread=(), stops=False) == results(single_indices, unread=range(9), stops=False)
 
 
 LOSSLESS = {name: rule.verifier() for name, rule in sorted(ALL_RULES.items()) if rule.lossless and not rule.takes_trees}
@@ -242,16 +245,18 @@ def test_block_verification_keeps_at_least_as_many(data: st.DataObject, vocab: i
     vocab = 3 if k == 3 else vocab
     rows = [torch.tensor(data.draw(distribution(vocab)), dtype=torch.float64) for _ in range(2 * k + 1)]
     p, proposals = as_distribution(torch.stack(rows[: k + 1])), [as_distribution(row[None]) for row in rows[k + 1 :]]
-    kept = {}
+    expected_accepted = {}
     for name in ("token-wise", "block"):
 
         def run(rng: RandomSource, name: str = name) -> int:
             draft = Draft.chain([q.sample(0, rng) for q in proposals], proposals)
             return ALL_RULES[name].verifier()(p, draft, rng).accepted
 
-        kept[name] = sum(probability * accepted for accepted, probability in output_distribution(run).items())
-    assert kept["block"] >= kept["token-wise"] - 1e-9
-    assert k > 1 or kept["block"] == pytest.approx(kept["token-wise"], abs=1e-9)
+        expected_accepted[name] = sum(
+            probability * accepted for accepted, probability in output_distribution(run).items()
+        )
+    assert expected_accepted["block"] >= expected_accepted["token-wise"] - 1e-9
+    assert k > 1 or expected_accepted["block"] == pytest.approx(expected_accepted["token-wise"], abs=1e-9)
 
 
 # Lossy rules, which trade the target's distribution for speed, against their formulas
@@ -330,26 +335,26 @@ def outcomes(rule: Selection, p: Tensor, q: Tensor, k: int) -> dict[tuple[int, b
 @given(pair=pairs, k=st.integers(1, 3))
 def test_as_many_proposals_are_kept_as_is_promised(rule: Selection, pair: tuple[Tensor, Tensor], k: int) -> None:
     p, q = pair
-    kept = [sum(x for (_, proposed), x in outcomes(rule, p, q, n).items() if proposed) for n in (k, k + 1)]
+    shares = [sum(x for (_, proposed), x in outcomes(rule, p, q, n).items() if proposed) for n in (k, k + 1)]
     best = optimal_transport(p, q, k).acceptance
     assert best <= upper_bound(p, q, k) + SOLVER
     assert upper_bound(p, q, 1) == pytest.approx(float(torch.minimum(p, q).sum()))
-    assert kept[0] <= kept[1] + SOLVER
-    assert kept[0] <= best + SOLVER
+    assert shares[0] <= shares[1] + SOLVER
+    assert shares[0] <= best + SOLVER
     if rule is otm:
-        assert kept[0] == pytest.approx(best, abs=SOLVER)
+        assert shares[0] == pytest.approx(best, abs=SOLVER)
     if rule is k_seq:
         promised = acceptance(p, q, k, division_factor(p, q, k))[1]
-        assert promised - 1e-9 <= kept[0]
+        assert promised - 1e-9 <= shares[0]
         assert promised >= (1 - 1 / math.e) * best - SOLVER
     if rule is spec_infer:  # the proposals in turn, each as if alone after those before it
-        rejected, left = 1.0, p
+        rejected, remaining = 1.0, p
         for _ in range(k):
-            rejected *= 1 - float(torch.minimum(left, q).sum())
-            left = residual(left, q)
-        assert kept[0] >= 1 - rejected - SOLVER
+            rejected *= 1 - float(torch.minimum(remaining, q).sum())
+            remaining = residual(remaining, q)
+        assert shares[0] >= 1 - rejected - SOLVER
     if k == 1:
-        assert kept[0] == pytest.approx(float(torch.minimum(p, q).sum()), abs=SOLVER)
+        assert shares[0] == pytest.approx(float(torch.minimum(p, q).sum()), abs=SOLVER)
 
 
 def test_of_several_optimal_plans_one_is_taken() -> None:
@@ -358,11 +363,13 @@ def test_of_several_optimal_plans_one_is_taken() -> None:
     generator = torch.Generator().manual_seed(0)
 
     def flows() -> dict[tuple[tuple[int, ...], int], float]:
-        one, another = (row * (1 + 1e-7 * torch.rand(6, generator=generator, dtype=torch.float64)) for row in (p, q))
-        one, another = one / one.sum(), another / another.sum()
+        shifted_p, shifted_q = (
+            row * (1 + 1e-7 * torch.rand(6, generator=generator, dtype=torch.float64)) for row in (p, q)
+        )
+        shifted_p, shifted_q = shifted_p / shifted_p.sum(), shifted_q / shifted_q.sum()
         return {
-            (multiset, token): share * math.prod(orders_and_probability(multiset, another))
-            for multiset, shares in optimal_transport(one, another, 3).plan.items()
+            (multiset, token): share * math.prod(orders_and_probability(multiset, shifted_q))
+            for multiset, shares in optimal_transport(shifted_p, shifted_q, 3).plan.items()
             for token, share in shares.items()
         }
 
@@ -377,5 +384,5 @@ def test_supports_too_large_are_refused() -> None:
         optimal_transport(q, q, 4)
     with pytest.raises(InputError, match="take at most 12"):
         upper_bound(q, q, 2)
-    one, none = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
-    assert optimal_transport(one, none, 2).acceptance == 0
+    first, second = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+    assert optimal_transport(first, second, 2).acceptance == 0

@@ -49,7 +49,7 @@ def test_workers_have_their_gpus(device: str, gpus: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(ray_workers, "connect", lambda *arguments: None)
     options = WorkerOptions(workers=4, gpus_per_worker=2)
     ray_workers.RayWorkers(lambda: None, options, device, Console(quiet=True))  # type: ignore[arg-type,return-value]
-    assert [one["num_gpus"] for one in requests] == [gpus]
+    assert [request["num_gpus"] for request in requests] == [gpus]
 
 
 def test_how_long_a_response_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,8 +75,10 @@ def test_the_number_of_gpus_of_vllm_is_recorded() -> None:
 def test_prompts_that_are_chosen() -> None:
     prompts = load_prompts("builtin", split="test")
     assert load_prompts("builtin", split="test", skip=3, limit=2) == prompts[3:5]
-    assert load_prompts("builtin", split="test", domains=("sql",)) == [one for one in prompts if one.domain == "sql"]
-    assert {one.id for one in load_prompts("builtin", split="train")}.isdisjoint(one.id for one in prompts)
+    assert load_prompts("builtin", split="test", domains=("sql",)) == [
+        prompt for prompt in prompts if prompt.domain == "sql"
+    ]
+    assert {prompt.id for prompt in load_prompts("builtin", split="train")}.isdisjoint(prompt.id for prompt in prompts)
 
 
 @pytest.mark.parametrize("private", [False, True])

@@ -101,13 +101,13 @@ EFFECTS: dict[str, str] = {
     "tests/ray/test_workers.py::test_workers_nodes_and_drivers_may_be_killed":
         "WorkerOptions.workers WorkerOptions.ray",
     "tests/unit/test_option_effects.py::test_workers_have_their_gpus": "WorkerOptions.gpus_per_worker",
-    "tests/process/test_responses.py::test_labels_are_those_of_our_own_forwards":
+    "tests/process/test_responses.py::test_labels_are_those_of_specpilots_forwards":
         "ResponseOptions.responses ResponseOptions.base_url ResponseOptions.model",
     "tests/process/test_responses.py::test_a_request_is_sent_again": "ResponseOptions.retries",
     "tests/unit/test_option_effects.py::test_how_long_a_response_may_take": "ResponseOptions.timeout",
     "tests/unit/test_option_effects.py::test_the_number_of_gpus_of_vllm_is_recorded":
         "ResponseOptions.tensor_parallel",
-    "plugins/vllm/tests/test_vllm_rounds.py::test_texts_are_labelled_by_our_own_forwards":
+    "plugins/vllm/tests/test_vllm_rounds.py::test_texts_are_labelled_by_specpilots_forwards":
         "ResponseOptions.kv_cache_gib",
     "tests/integration/test_router.py::test_rows_by_direct_computation": "RouterDataOptions.arms",
     "tests/integration/test_feature_datasets.py::test_shards_hold_the_states_at_mixed_tokens":

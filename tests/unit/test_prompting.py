@@ -82,8 +82,8 @@ def test_the_template_is_applied_where_there_is_one(tokenizer: PreTrainedTokeniz
     assert uses_template(bare, True)
     assert encode_prompt(tokenizer, "hello", chat="auto") == encode_prompt(tokenizer, "hello", chat=True)
     assert encode_prompt(bare, "hello", chat="auto") == encode_prompt(bare, "hello", chat=False)
-    for one in (tokenizer, bare, None):
-        assert encode_prompt(one, IDS, chat="auto") == IDS
+    for each_tokenizer in (tokenizer, bare, None):
+        assert encode_prompt(each_tokenizer, IDS, chat="auto") == IDS
 
 
 def test_text_in_the_form_of_the_template_is_warned_of(tokenizer: PreTrainedTokenizerFast) -> None:

@@ -44,7 +44,7 @@ def test_the_same_prompts_from_every_kind_of_file(tmp_path: Path) -> None:
     }
     pq.write_table(pa.table({"prompt": texts}), tmp_path / "a.parquet")
     expected = load_prompts(str(tmp_path / "a.parquet"))
-    assert [one.prompt for one in expected] == texts
+    assert [prompt.prompt for prompt in expected] == texts
     for name, content in contents.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
         assert load_prompts(str(tmp_path / name)) == expected, name
@@ -67,7 +67,7 @@ def test_the_same_prompts_from_every_kind_of_file(tmp_path: Path) -> None:
 def test_quotation_marks_of_tab_separated_files(text: str, prompts: list[str], tmp_path: Path) -> None:
     """A mark at a field's start continues the field in the next line only if the lines are not rows of the header."""
     (tmp_path / "a.tsv").write_bytes(text.encode())
-    assert [one.prompt for one in load_prompts(str(tmp_path / "a.tsv"))] == prompts
+    assert [prompt.prompt for prompt in load_prompts(str(tmp_path / "a.tsv"))] == prompts
 
 
 USER, ANSWER = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
@@ -125,8 +125,11 @@ FORMS: dict[str, tuple[dict[str, Any], Any, Any]] = {
 def documents(source: RowSource, form: TextFormOptions = TextFormOptions()) -> list[str]:  # noqa: B008 - it is frozen
     tokenizer = byte_tokenizer()
     texts = read_documents([source], tokenizer, form, stops=[256])
-    assert all(one.tokens[-1] == 256 for one in texts)
-    return ["|".join(map(tokenizer.decode, (one.tokens[: one.start], one.tokens[one.start : -1]))) for one in texts]
+    assert all(document.tokens[-1] == 256 for document in texts)
+    return [
+        "|".join(map(tokenizer.decode, (document.tokens[: document.start], document.tokens[document.start : -1])))
+        for document in texts
+    ]
 
 
 @pytest.mark.parametrize(("row", "prompt", "texts"), FORMS.values(), ids=FORMS)
@@ -138,7 +141,7 @@ def test_forms_of_rows(row: dict[str, Any], prompt: Any, texts: Any, tmp_path: P
                 with pytest.raises(InputError, match=expected):
                     read(source)
             elif read is load_prompts:
-                assert [one.prompt for one in load_prompts(source)] == [expected]
+                assert [prompt.prompt for prompt in load_prompts(source)] == [expected]
             else:
                 assert documents(source) == expected
 
@@ -151,7 +154,7 @@ def test_columns_that_are_named(tmp_path: Path) -> None:
     assert documents([row], TextFormOptions(answer_column="gold", chat=False)) == ["q|a"]
     several = [[row | {"id": f"{name}{i}"} for i in range(3)] for name in "ab"]
     limited = read_documents(several, byte_tokenizer(), TextFormOptions(answer_column="gold", limit=1))
-    assert [one.id for one in limited] == ["a0", "b0"]
+    assert [prompt.id for prompt in limited] == ["a0", "b0"]
     with pytest.raises(InputError, match="no column 'best' contains an answer; it has chosen, gold, prompt, rejected"):
         documents([row], TextFormOptions(answer_column="best"))
     with pytest.raises(InputError, match="a conversation, which needs the chat template; leave --no-chat out"):
@@ -164,9 +167,9 @@ def test_a_conversation_is_one_document_where_each_prompt_continues_the_one_befo
         "{% for m in messages %}{{ '[' + m.role + ']' + m.content }}{% if m.role == 'assistant' %}<|end|>{% endif %}"
         "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
     )
-    (one,) = read_documents([[[USER, ANSWER, MORE, END]]], tokenizer)
-    assert tokenizer.decode(one.tokens) == "[user]q[assistant]a<|end|>[user]r[assistant]b<|end|>"
-    learned = [token for token, wanted in zip(one.tokens, one.learned, strict=True) if wanted]
+    (document,) = read_documents([[[USER, ANSWER, MORE, END]]], tokenizer)
+    assert tokenizer.decode(document.tokens) == "[user]q[assistant]a<|end|>[user]r[assistant]b<|end|>"
+    learned = [token for token, is_learned in zip(document.tokens, document.learned, strict=True) if is_learned]
     assert tokenizer.decode(learned) == "a<|end|>b<|end|>"
 
 
@@ -181,16 +184,16 @@ def test_texts_to_train_on_end_once() -> None:
     assert tokenizer.decode(plain[0].tokens) == "some text<|end|>"
     for chat in (True, False):
         form = TextFormOptions(chat=chat)
-        (one,) = read_documents([[{"prompt": "q", "answer": "a"}]], tokenizer, form)
-        assert one.tokens.count(tokenizer.eos_token_id) == 1
-        assert chat is False or [one] == question
+        (document,) = read_documents([[{"prompt": "q", "answer": "a"}]], tokenizer, form)
+        assert document.tokens.count(tokenizer.eos_token_id) == 1
+        assert chat is False or [document] == question
 
 
 def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mixed").mkdir()
     for name, content in {"a.ndjson": '{"prompt": "x"}', "README.md": "# x", "b.txt": "z"}.items():
         (tmp_path / "mixed" / name).write_text(content)
-    assert [one.prompt for one in load_prompts(str(tmp_path / "mixed"))] == ["x"]
+    assert [prompt.prompt for prompt in load_prompts(str(tmp_path / "mixed"))] == ["x"]
     assert "JSON files are read (1), other files are ignored: README.md, b.txt" in capfd.readouterr().err
     rows = Dataset.from_list([{"messages": [USER, ANSWER, MORE, END]}])
     (tmp_path / "quoted.csv").write_text('prompt,answer\n"a, b","1\n2"\n')
@@ -201,7 +204,7 @@ def test_folders_and_saved_datasets(tmp_path: Path, capfd: pytest.CaptureFixture
     rows.to_parquet(tmp_path / "nested.parquet")
     for source in (str(tmp_path / "one"), str(tmp_path / "nested.parquet"), rows.to_pandas()):
         assert documents(source) == TWO
-        assert [one.prompt for one in load_prompts(source)] == [[USER, ANSWER, MORE]]
+        assert [prompt.prompt for prompt in load_prompts(source)] == [[USER, ANSWER, MORE]]
     for split in (both, str(tmp_path / "two")):
         assert documents(split, TextFormOptions(split="second")) == TWO
         with pytest.raises(InputError, match=r"no split 'train'; it has first, second: .*\(--split\)"):

@@ -102,12 +102,12 @@ def test_accepted_tokens_move_the_means() -> None:
 def test_where_drafting_does_not_pay_it_probes_now_and_then() -> None:
     rule = RateOptimal(TablePredictor(0.9, mean=0.9), replace(FAIR, t_draft=0.6))
 
-    def play(kept: bool, rounds: int) -> list[bool]:
+    def play(accepted: bool, rounds: int) -> list[bool]:
         starts = []
         for _ in range(rounds):
             starts.append(rule.start_round())
             if starts[-1]:
-                rule.end_round(1, int(kept))
+                rule.end_round(1, int(accepted))
         return starts
 
     assert all(play(True, 20))
@@ -173,8 +173,8 @@ def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
     rule = tree_rule(CHEAP)
     rule.later = RunningRatio(0.9, 1.0, 1.0)
     rate = rule.rate.value
-    one = 0.1 * 0.9 - rate * 0.02 * 1.05
-    assert 0 < one < rate * 0.05
+    node_gain = 0.1 * 0.9 - rate * 0.02 * 1.05
+    assert 0 < node_gain < rate * 0.05
     assert rule.level([0.1], 1) == []
     assert rule.level([0.1] * 12, 12) == [*range(12)]
     assert rule.level([0.9, 0.001], 2) == [0]  # not the node that is worth less than its own price
@@ -186,7 +186,7 @@ def test_a_level_is_drafted_if_its_nodes_pay_for_it() -> None:
 
 def test_a_tree_keeps_the_rate_in_the_units_of_new_costs() -> None:
     """Costs of twice the time halve the rate of the current tree and of all earlier ones."""
-    parents, visits = [-1, -1, 0, 1], [Visit(0.6, [0.5], kept=1), Visit(0.6, [], kept=0)]
+    parents, visits = [-1, -1, 0, 1], [Visit(0.6, [0.5], accepted_child=1), Visit(0.6, [], accepted_child=0)]
     rule, plain = RateOptimalTree(predictor(mean=0.6), CHEAP, adapt=True), tree_rule(CHEAP)
     assert rule.running is not None
     for other in (rule, plain):
@@ -202,11 +202,11 @@ def test_trees_adapt_to_the_text() -> None:
     rule = tree_rule(CHEAP)
     before = rule.sibling(0.0), rule.node_price(1)
     for _ in range(50):
-        rule.end_tree([-1, -1, 0, 1], [Visit(0.6, [0.5], kept=1), Visit(0.6, [], kept=0)])
+        rule.end_tree([-1, -1, 0, 1], [Visit(0.6, [0.5], accepted_child=1), Visit(0.6, [], accepted_child=0)])
     assert rule.sibling(0.0) > before[0]
     assert rule.node_price(1) > before[1]  # three tokens a round
     for _ in range(200):
-        rule.end_tree([-1, -1], [Visit(0.6, [0.5], kept=None)])
+        rule.end_tree([-1, -1], [Visit(0.6, [0.5], accepted_child=None)])
     assert rule.sibling(0.0) < before[0]
     assert rule.shift < 0
     assert rule.siblings.rescue.value < 0.25

@@ -88,10 +88,10 @@ def test_neighbouring_noise_is_independent(axis: int) -> None:
     """Values and low bits of neighbours at distances 1 to 4 have no correlation and the right joint counts."""
     u = numbers(range(24), range(64), 128)
     for apart in (1, 2, 3, 4):
-        one = np.take(u, range(u.shape[axis] - apart), axis).ravel()
-        other = np.take(u, range(apart, u.shape[axis]), axis).ravel()
-        for values in ((one, other), (one * 2**20 % 1, other * 2**20 % 1)):
-            assert abs(np.corrcoef(*values)[0, 1]) * math.sqrt(len(one)) < 4
+        values_before = np.take(u, range(u.shape[axis] - apart), axis).ravel()
+        values_after = np.take(u, range(apart, u.shape[axis]), axis).ravel()
+        for values in ((values_before, values_after), (values_before * 2**20 % 1, values_after * 2**20 % 1)):
+            assert abs(np.corrcoef(*values)[0, 1]) * math.sqrt(len(values_before)) < 4
             cells = np.histogram2d(*values, bins=16, range=[[0, 1], [0, 1]])[0]
             assert stats.chisquare(cells.ravel()).pvalue > 1e-4
 
@@ -162,15 +162,15 @@ def test_draws_are_in_the_order_of_the_noise(data: st.DataObject, size: int, see
     expected = sorted(scores, key=scores.__getitem__)
     order = torch.tensor(data.draw(st.permutations(range(size))))
     source = SharedNoise(seed).at(position - 1)
-    for one in (
+    for p in (
         TokenDistribution(torch.tensor([row]).double(), None, size),
         TokenDistribution(torch.tensor([row]).double()[:, order], order[None], size),
     ):
-        assert [one.token(0, place) for place in source.draws(one, 0, 1)] == expected
-        assert source.token(one, 0, 1) == expected[0]
-        assert source.chain(one, 1) == expected[:1]
+        assert [p.token(0, place) for place in source.draws(p, 0, 1)] == expected
+        assert source.token(p, 0, 1) == expected[0]
+        assert source.chain(p, 1) == expected[:1]
         keys = torch.tensor([source.number(1)])
-        assert one.token(0, int(draw_by(one.probabilities, one.tokens, keys))) == expected[0]
+        assert p.token(0, int(draw_by(p.probabilities, p.tokens, keys))) == expected[0]
 
 
 KEYS = [905272950052678742, -7676074247915198586]  # of seed 0, and of its position 17
@@ -223,11 +223,11 @@ def test_small_probabilities_are_drawn_as_often_as_they_say() -> None:
 
 
 def test_nan_is_refused() -> None:
-    one = TokenDistribution(torch.tensor([[math.nan, 0.5]]), None, 2)
+    p = TokenDistribution(torch.tensor([[math.nan, 0.5]]), None, 2)
     with pytest.raises(InputError, match="NaN"):
-        SharedNoise(0).token(one, 0, 0)
+        SharedNoise(0).token(p, 0, 0)
     with pytest.raises(InputError, match="NaN"):
-        next(SharedNoise(0).draws(one, 0, 0))
+        next(SharedNoise(0).draws(p, 0, 0))
 
 
 # Verification
@@ -244,12 +244,12 @@ def draw_tree(shape: Sequence[int], q: Table, source: RandomSource) -> Draft:
     for depth, children in enumerate(shape):
         coming = []
         for node, path in level:
-            one = as_distribution(q[path][None])
-            for token in itertools.islice(source.draws(one, 0, depth), children):
+            row = as_distribution(q[path][None])
+            for token in itertools.islice(source.draws(row, 0, depth), children):
                 coming.append((len(tokens), (*path, token)))
                 tokens.append(token)
                 parents.append(node)
-                rows.append(one)
+                rows.append(row)
         level = coming
     return Draft(tokens, rows, parents, len(shape))
 
@@ -278,6 +278,6 @@ def test_the_text_is_the_targets_whatever_is_drafted(
     drafted = [tuple(draft.tokens[node] for node in branch) for branch in branches]
     rows = as_distribution(torch.stack([p[path] for path in [(), *drafted]]), lists)
     verdict = invariant(rows, draft, source)
-    kept = [draft.tokens[node] for node in verdict.path]
-    assert [*kept, verdict.token] == text[: len(kept) + 1]
-    assert len(kept) == max((n for n in range(len(shape) + 1) if n == 0 or tuple(text[:n]) in drafted), default=0)
+    accepted = [draft.tokens[node] for node in verdict.path]
+    assert [*accepted, verdict.token] == text[: len(accepted) + 1]
+    assert len(accepted) == max((n for n in range(len(shape) + 1) if n == 0 or tuple(text[:n]) in drafted), default=0)

@@ -99,10 +99,10 @@ def test_stop_strings(family: str, tokens: list[int], stop: list[str]) -> None:
     tokenizer = FAMILIES[family]
     tokens = within(tokenizer, tokens)
     texts = [decode(tokenizer, tokens[:end], skip_special_tokens=True) for end in range(1, len(tokens) + 1)]
-    last = next((i for i, text in enumerate(texts) if any(one in text for one in stop)), None)
+    last = next((i for i, text in enumerate(texts) if any(stop_string in text for stop_string in stop)), None)
     text = texts[-1] if texts else ""
     if last is not None:
-        text = texts[last][: min(place for one in stop if (place := texts[last].find(one)) >= 0)]
+        text = texts[last][: min(place for stop_string in stop if (place := texts[last].find(stop_string)) >= 0)]
     stream, streamed = TextStream(tokenizer, [], TextStyle(tuple(stop))), ""
     for i, token in enumerate(tokens):
         streamed += stream.push([token])
@@ -126,8 +126,12 @@ def test_stop_strings_of_the_text_itself(
     parts = [whole[first + shift : first + shift + length] for _, shift, length in places]
     stop = tuple(part for part in parts if part and INCOMPLETE not in part)
     assume(stop)
-    last = next(i for i, text in enumerate(texts) if any(one in text for one in stop))
-    place, _, longest = min((texts[last].find(one), -len(one), one) for one in stop if one in texts[last])
+    last = next(i for i, text in enumerate(texts) if any(stop_string in text for stop_string in stop))
+    place, _, longest = min(
+        (texts[last].find(stop_string), -len(stop_string), stop_string)
+        for stop_string in stop
+        if stop_string in texts[last]
+    )
     expected = texts[last][:place] + (longest if include else "")
     stream = TextStream(tokenizer, [], TextStyle(stop, include_stop=include))
     assert "".join(pieces(stream, tokens, size)) == expected
@@ -184,6 +188,6 @@ def test_trace() -> None:
     assert " ".join(marks[str(s.style)] + text.plain[s.start : s.end] for s in text.spans) == "=A +b +c -X⏎ =d =é +e"
     plain = Console(record=True, width=80, color_system=None, file=io.StringIO())
     show_rounds(plain, generation, TextStream(FAMILIES["ByT5"]))
-    shown = plain.export_text()
-    assert "[A]bc[d][é]e " in shown
-    assert "accepted draft  [token of the target]\n" in shown
+    output = plain.export_text()
+    assert "[A]bc[d][é]e " in output
+    assert "accepted draft  [token of the target]\n" in output

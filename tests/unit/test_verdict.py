@@ -166,7 +166,7 @@ def test_the_prompts_that_would_decide(speed: Interval, prompts: int, expected: 
 def test_as_many_more_prompts_decide() -> None:
     """The advice holds for the same noise: with twice as many prompts as advised, the answer is certain."""
     case = next(case for case in CASES if case.name == "faster within the noise")
-    needed = judge(report_of(case)).prompts_needed
-    assert needed is not None
-    answers = [judge(report_of(case._replace(prompts=count))).answer for count in (20, 20 + 2 * needed)]
+    prompts_needed = judge(report_of(case)).prompts_needed
+    assert prompts_needed is not None
+    answers = [judge(report_of(case._replace(prompts=count))).answer for count in (20, 20 + 2 * prompts_needed)]
     assert answers == [UNDECIDED, PAYS]

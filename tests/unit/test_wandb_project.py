@@ -43,11 +43,11 @@ class Handler(BaseHTTPRequestHandler):
         if content is None:
             self.server.ended.wait()
             return
-        sent = content if isinstance(content, bytes) else json.dumps(content).encode()
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
-        self.send_header("Content-Length", str(len(sent)))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(sent)
+        self.wfile.write(body)
 
     def log_message(self, *_: object) -> None: ...
 
@@ -113,9 +113,9 @@ def test_a_server_that_cannot_be_reached(
 ) -> None:
     monkeypatch.setattr(wandb_project, "SECONDS", 0.5)
     service.answer = answer
-    begun = time.monotonic()
+    started = time.monotonic()
     assert find_project("team/project") == WandbProject("team", "project", offline=True)
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - started < 30
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"wandb='team/project': {service.address} cannot be reached ({reason}")
     assert line.endswith("so the run is logged offline; 'wandb sync' uploads it later")

@@ -107,8 +107,8 @@ class AdaptiveScheduler(AsyncScheduler):  # type: ignore[misc]
 def check_attributes(scheduler: Any) -> None:
     """Raise InputError if this build of vLLM lacks an attribute that the scheduler needs."""
     names = [name for name in ("dynamic_sd_lookup", "requests") if not hasattr(scheduler, name)]
-    needed = {"num_spec_tokens_to_schedule", "num_scheduled_tokens", "finished_req_ids", "preempted_req_ids"}
-    names += sorted(needed - {field.name for field in fields(SchedulerOutput)})
+    required = {"num_spec_tokens_to_schedule", "num_scheduled_tokens", "finished_req_ids", "preempted_req_ids"}
+    names += sorted(required - {field.name for field in fields(SchedulerOutput)})
     if names:
         raise InputError(
             f"vllm {installed_version()}: its scheduler has no {', '.join(names)}; leave --scheduler-cls out, or "

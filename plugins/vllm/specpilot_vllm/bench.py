@@ -28,7 +28,7 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import prompts_of
 from specpilot.models.loading.names import load_tokenizer
 
-from .build import installed_version, mend
+from .build import installed_version, repair_sampling
 from .options import BenchOptions
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def arguments(
     *,
     drafted: int,
     dtype: str = "bfloat16",
-    **more: Any,
+    **options: Any,
 ) -> dict[str, Any]:
     """Return the arguments of ``vllm.LLM``.
 
@@ -75,7 +75,7 @@ def arguments(
         settings: settings of the plugin; None runs vLLM without the plugin.
         drafted: ``num_speculative_tokens``; 0 for no drafts.
         dtype: precision of the models.
-        more: other arguments.
+        options: other arguments.
     """
     target, revision = split_revision(target)
     draft, draft_revision = split_revision(draft)
@@ -97,7 +97,7 @@ def arguments(
         "kv_cache_memory_bytes": CELLS,
         "speculative_config": speculative if drafted else None,
         "additional_config": {} if settings is None else {"specpilot": settings},
-        **more,
+        **options,
     }
 
 
@@ -108,7 +108,7 @@ def engine(*args: Any, **options: Any) -> LLM:
     from vllm.platforms import current_platform
 
     if current_platform.is_cpu():
-        assert mend(), "vLLM samples with drafts"
+        assert repair_sampling(), "vLLM samples with drafts"
     return llm
 
 
@@ -122,11 +122,11 @@ def model_runner(llm: LLM) -> Any:
     return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
 
 
-def vllm_sampling(sampling: SamplingParams, max_tokens: int, **more: Any) -> Any:
+def vllm_sampling(sampling: SamplingParams, max_tokens: int, **options: Any) -> Any:
     """Return vLLM's sampling parameters."""
     top_k = 0 if sampling.top_k is None or sampling.temperature == 0 else sampling.top_k
     return import_vllm().SamplingParams(
-        temperature=sampling.temperature, top_k=top_k, top_p=sampling.top_p, max_tokens=max_tokens, **more
+        temperature=sampling.temperature, top_k=top_k, top_p=sampling.top_p, max_tokens=max_tokens, **options
     )
 
 
@@ -249,8 +249,8 @@ def bench_vllm(options: BenchOptions, console: Console) -> dict[str, Any]:
     tokenizer = load_tokenizer(options.target)
     prompts = [row.encode(tokenizer, chat=options.chat, system=options.system) for row in prompts_of(options)]
     sampling = SamplingParams(options.temperature, options.top_k, options.top_p)
-    costing = engine(options.target, options.draft, _settings(options, 0.2), drafted=options.longest)
-    costs = measure(costing, COST_ROWS, sampling)
+    cost_engine = engine(options.target, options.draft, _settings(options, 0.2), drafted=options.longest)
+    costs = measure(cost_engine, COST_ROWS, sampling)
     cost = {"cost": costs.at(1).to_dict(), "batch": costs.to_dict()}
     options.cost.parent.mkdir(parents=True, exist_ok=True)
     with replacing(options.cost) as file:
@@ -262,8 +262,8 @@ def bench_vllm(options: BenchOptions, console: Console) -> dict[str, Any]:
     engines[PLUGIN] = engine(options.target, options.draft, settings, drafted=options.longest)
     single = _rates(engines, [[prompt] for prompt in prompts], options, sampling, console)
     full = [prompts[i % len(prompts)] for i in range(ROWS)]
-    many = _rates(engines, [full] * options.batches, options, sampling, console)
-    return {"one_by_one": single, "rows_64": many, **cost}
+    batched = _rates(engines, [full] * options.batches, options, sampling, console)
+    return {"one_by_one": single, "rows_64": batched, **cost}
 
 
 def _settings(options: BenchOptions, cost: str | float) -> dict[str, Any]:
@@ -294,7 +294,9 @@ def _rates(
         name: sum(run.value for run in runs) / sum(run.processor_seconds for run in runs)
         for name, runs in timed.items()
     }
-    wall = {name: sum(run.value for run in runs) / sum(run.seconds for run in runs) for name, runs in timed.items()}
+    wall_rates = {
+        name: sum(run.value for run in runs) / sum(run.seconds for run in runs) for name, runs in timed.items()
+    }
     best = max((name for name in rates if name.startswith(FIXED)), key=lambda name: rates[name])
     return {
         "ours": rates[PLUGIN],
@@ -302,7 +304,7 @@ def _rates(
         "none": rates[NONE],
         "best": best,
         "all": rates,
-        "by_wall_time": wall,
+        "by_wall_time": wall_rates,
     }
 
 

@@ -105,7 +105,7 @@ def parameters_in(file: Path) -> dict[tuple[str, str], str]:
     return parameters
 
 
-def mend() -> bool:
+def repair_sampling() -> bool:
     """Replace the broken functions of vLLM's build for CPUs, and return true if sampling works afterwards."""
     from vllm.v1.sample import rejection_sampler
     from vllm.v1.sample.ops import topk_topp_sampler

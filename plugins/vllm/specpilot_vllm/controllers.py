@@ -29,7 +29,7 @@ def load_length(settings: Settings, target: str | Path, draft: str | Path, devic
     cost, batch = settings.costs()
     rule = load_rule(settings.spec, cost)
     if rule is not None:
-        return rule.repriced(batch=batch)
+        return rule.with_costs(batch=batch)
     # The embedding is loaded again, because vLLM's copy may have another layout.
     embedding = output_embedding(load_model(draft, device=str(device)))
     controller = load_trained(
@@ -46,7 +46,7 @@ def load_length(settings: Settings, target: str | Path, draft: str | Path, devic
             f"length={settings.spec!r}: reads the target's states, which vLLM does not provide; choose another "
             "controller"
         )
-    return controller.repriced(batch=batch)
+    return controller.with_costs(batch=batch)
 
 
 def pair_fingerprint(target: str | Path, draft: str | Path) -> PairFingerprint:

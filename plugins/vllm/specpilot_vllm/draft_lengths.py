@@ -109,16 +109,16 @@ class AdaptiveLengths:
         """Compute, for every number of requests (B + 1,), the best length, that of a probe, and the probe's loss."""
         survivals = self.acceptance.survivals
         rates = fixed_length_rates(survivals, self.seconds)[:, self.lengths]  # tokens per second of one request
-        rows, place = np.arange(len(rates)), rates.argmax(1)
-        longer = np.minimum(place + 1, len(self.lengths) - 1)
-        self.best, self.probe = self.lengths[place], self.lengths[longer]
+        rows, best_index = np.arange(len(rates)), rates.argmax(1)
+        longer = np.minimum(best_index + 1, len(self.lengths) - 1)
+        self.best, self.probe = self.lengths[best_index], self.lengths[longer]
         tokens = np.cumsum(survivals)[self.probe]
-        self.loss = np.maximum(0.0, self.seconds[rows, self.probe] - tokens / rates[rows, place])
+        self.loss = np.maximum(0.0, self.seconds[rows, self.probe] - tokens / rates[rows, best_index])
 
     def table(self) -> list[int]:
         """Return the draft length of the next step by its number of requests (B + 1)."""
-        due = self.loss <= self.allowance
-        table: list[int] = np.where(due, self.probe, self.best).tolist()
+        probe_is_affordable = self.loss <= self.allowance
+        table: list[int] = np.where(probe_is_affordable, self.probe, self.best).tolist()
         return table
 
     def count_step(self, rows: int, length: int) -> None:

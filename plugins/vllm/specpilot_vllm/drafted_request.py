@@ -113,7 +113,7 @@ class DraftedRequest:
         return len(self.text) >= self.budget or self.text[-1] in self.stop_tokens
 
     @property
-    def written(self) -> list[int] | None:
+    def final_tokens(self) -> list[int] | None:
         """The new tokens without the prompt, up to the token that ends the text; None for an unfinished text.
 
         vLLM drops tokens after that token.

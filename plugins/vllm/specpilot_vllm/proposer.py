@@ -35,14 +35,14 @@ class Read:
     """Tokens of a request that the draft model reads.
 
     Attributes:
-        place: row of the request in the engine's batch.
+        engine_row: row of the request in the engine's batch.
         request: the request.
         start: position of the first token.
         tokens: the tokens.
         longest: maximum number of tokens to draft.
     """
 
-    place: int
+    engine_row: int
     request: DraftedRequest
     start: int
     tokens: list[int]
@@ -140,8 +140,8 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
             attention: vLLM's ``CommonAttentionMetadata`` of the step.
         """
         names = self.engine.input_batch.req_ids
-        ready = self._verified(sampled.tolist(), metadata)
-        reads = self._first_reads(ready, scheduler_output.num_spec_tokens_to_schedule)
+        drafting = self._verified(sampled.tolist(), metadata)
+        reads = self._first_reads(drafting, scheduler_output.num_spec_tokens_to_schedule)
         while reads:
             hidden = self._forward(reads, attention)
             for read in reads:
@@ -153,7 +153,7 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
                     break
             drawn = self._draw(reads, hidden)
             reads = [
-                Read(read.place, read.request, read.end, [token.token], read.longest)
+                Read(read.engine_row, read.request, read.end, [token.token], read.longest)
                 for read, token in zip(reads, drawn, strict=True)
                 if read.request.add(token, read.longest)
             ]
@@ -171,16 +171,20 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
         """
         batch, discarded = self.engine.input_batch, self.engine.discard_request_mask.np
         counts = [0] * len(sampled) if metadata is None else metadata.num_draft_tokens
-        ready = []
-        for place, (name, row) in enumerate(zip(batch.req_ids, sampled, strict=False)):
+        drafting = []
+        for engine_row, (name, sampled_tokens) in enumerate(zip(batch.req_ids, sampled, strict=False)):
             request = self._request(name)
             if request is None:
                 continue
-            tokens = [] if discarded[place] else [token for token in row if REJECTED < token < batch.vocab_size]
-            request.verified(counts[place], tokens)
+            tokens = (
+                []
+                if discarded[engine_row]
+                else [token for token in sampled_tokens if REJECTED < token < batch.vocab_size]
+            )
+            request.verified(counts[engine_row], tokens)
             if tokens:
-                ready.append((place, request))
-        return ready
+                drafting.append((engine_row, request))
+        return drafting
 
     def _request(self, name: str) -> DraftedRequest | None:
         """Return the state of the request ``name``; None if vLLM has no tokens of its prompt."""
@@ -205,35 +209,37 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
         self.requests[name] = request
         return request
 
-    def _first_reads(self, ready: Sequence[tuple[int, DraftedRequest]], limit: int) -> list[Read]:
+    def _first_reads(self, drafting: Sequence[tuple[int, DraftedRequest]], limit: int) -> list[Read]:
         """Return the first reads of the draft model: the unread texts of requests that draft."""
         reads, remaining = [], self.max_num_tokens
-        for place, request in ready:
+        for engine_row, request in drafting:
             longest = min(limit, request.budget - len(request.text) - 1)
             if longest < 1 or request.ended or not (self.sampling_works or request.sampling.temperature == 0):
                 continue
-            if remaining and request.start_round(len(ready)):
+            if remaining and request.start_round(len(drafting)):
                 tokens = request.text[request.read : request.read + remaining]
                 remaining -= len(tokens)
-                reads.append(Read(place, request, request.read, tokens, longest))
+                reads.append(Read(engine_row, request, request.read, tokens, longest))
         return reads
 
     def _draw(self, reads: Sequence[Read], hidden: Tensor) -> list[Drawn]:
         """Return a drawn token for each read, after the states ``hidden`` (B, d)."""
         logits = self.model.compute_logits(hidden)  # (B, V)
         metadata = self.engine.input_batch.sampling_metadata
-        places = [read.place for read in reads]
+        engine_rows = [read.engine_row for read in reads]
         if self.settings.drafts == "vllm":
-            return draw_as_vllm(logits, hidden, torch.tensor(places, device=self.device), metadata)
+            return draw_as_vllm(logits, hidden, torch.tensor(engine_rows, device=self.device), metadata)
         generators = {
-            row: metadata.generators[place] for row, place in enumerate(places) if place in metadata.generators
+            row: metadata.generators[engine_row]
+            for row, engine_row in enumerate(engine_rows)
+            if engine_row in metadata.generators
         }
         return draw_as_requests(logits, hidden, [read.request.sampling for read in reads], generators)
 
     def _forward(self, reads: Sequence[Read], attention: Any) -> Tensor:
         """Return the draft model's last hidden states (B, d) after ``reads``."""
         self.steps += 1
-        places = np.array([read.place for read in reads])
+        engine_rows = np.array([read.engine_row for read in reads])
         counts = np.array([len(read.tokens) for read in reads])
         starts = np.zeros(len(reads) + 1, dtype=np.int32)
         np.cumsum(counts, out=starts[1:])
@@ -241,7 +247,7 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
         ends = np.array([read.end for read in reads], dtype=np.int32)
         positions = np.arange(total) + np.repeat(ends - starts[1:], counts)
         blocks = self.engine.input_batch.block_table[self.kv_cache_gid].get_numpy_array()
-        slots = blocks[np.repeat(places, counts), positions // self.block_size].astype(np.int64)
+        slots = blocks[np.repeat(engine_rows, counts), positions // self.block_size].astype(np.int64)
         slots = slots * self.block_size + positions % self.block_size
         mode, padded, across = self._determine_batch_execution_and_padding(total)
         self.input_ids[:total] = torch.tensor([token for read in reads for token in read.tokens], dtype=torch.int32)
@@ -257,7 +263,7 @@ class ControlledProposer(DraftModelProposer):  # type: ignore[misc]
             num_actual_tokens=total,
             max_query_len=int(counts.max()),
             max_seq_len=int(ends.max()),
-            block_table_tensor=attention.block_table_tensor[torch.from_numpy(places).to(self.device)],
+            block_table_tensor=attention.block_table_tensor[torch.from_numpy(engine_rows).to(self.device)],
             slot_mapping=slot_mapping,
         )
         _, by_layer = self.build_per_group_and_layer_attn_metadata(metadata)

@@ -61,13 +61,13 @@ class VllmRoundLog:
             if request is not None and count:
                 y = torch.tensor(request.tokens[:count], device=rows.device).unsqueeze(1)
                 probabilities, tokens = request.sampling.top(rows[:count])
-                kept = probabilities.gather(1, y) if tokens is None else probabilities * (tokens == y)
+                drawn_probabilities = probabilities.gather(1, y) if tokens is None else probabilities * (tokens == y)
                 q = torch.tensor(request.probabilities[:count], device=rows.device)
-                request.accept = (kept.sum(1) / q).clamp(max=1).tolist()
+                request.accept = (drawn_probabilities.sum(1) / q).clamp(max=1).tolist()
 
     def add(self, request: DraftedRequest) -> None:
         """Log a request that vLLM has released, if its text has ended and it has rounds with drafts."""
-        tokens = request.written
+        tokens = request.final_tokens
         if not request.rounds or tokens is None:
             return
         starts, drafted, accept = map(list, zip(*request.rounds, strict=True))

@@ -100,8 +100,8 @@ def _interpolated(file: str, longest: int, max_rows: int) -> Array:
         by_length.append(np.interp(np.arange(longest + 1), lengths, [row[str(length)] for length in lengths]))
     counts, table = np.arange(max_rows + 1), np.array(by_length)
     seconds = np.stack([np.interp(counts, rows, table[:, length]) for length in range(longest + 1)], axis=1)
-    beyond = counts > rows[-1]
-    seconds[beyond] *= counts[beyond, None] / rows[-1]
+    is_extrapolated = counts > rows[-1]
+    seconds[is_extrapolated] *= counts[is_extrapolated, None] / rows[-1]
     return seconds
 
 
@@ -117,7 +117,7 @@ def measure_times(options: TimesOptions) -> dict[str, Any]:
     with naming_file("speculative_config", 'give a JSON object, such as {"method": "ngram"}'):
         speculative = parse_object(options.speculative_config)
     with naming_file("engine", 'give a JSON object, such as {"tensor_parallel_size": 2}'):
-        more = parse_object(options.engine)
+        engine_arguments = parse_object(options.engine)
     if "model" in speculative:
         speculative["model"] = str(shipped(speculative["model"]) or speculative["model"])
     max_rows = max(options.requests)
@@ -132,7 +132,7 @@ def measure_times(options: TimesOptions) -> dict[str, Any]:
         "enable_prefix_caching": False,
         "speculative_config": speculative,
     }
-    llm = vllm.LLM(**arguments | more)
+    llm = vllm.LLM(**arguments | engine_arguments)
     keep(llm)
     return {KEY: step_times(llm, options.requests, options.longest)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vllm.platforms import current_platform
 
-from .build import mend
+from .build import repair_sampling
 from .proposer import close, control
 
 if current_platform.is_cpu():
@@ -19,7 +19,7 @@ class ControlledWorker(Worker):  # type: ignore[misc]
     def init_device(self) -> None:
         """Initialise the device, and replace the drafter."""
         super().init_device()
-        works = not current_platform.is_cpu() or mend()
+        works = not current_platform.is_cpu() or repair_sampling()
         if not works:
             print(
                 "specpilot: warning: this build of vLLM verifies sampled drafts wrongly, so only greedy requests draft"

@@ -27,8 +27,8 @@ def seconds(cost: CostModel = COST) -> Any:
 
 def accepted_of(rng: np.random.Generator, acceptance: list[float], drafted: int, count: int) -> list[int]:
     """Return numbers of accepted tokens of drafts whose token i is accepted with probability ``acceptance[i]``."""
-    kept = rng.random((count, drafted)) < acceptance[:drafted]
-    accepted: list[int] = np.cumprod(kept, axis=1).sum(1).tolist()
+    is_accepted = rng.random((count, drafted)) < acceptance[:drafted]
+    accepted: list[int] = np.cumprod(is_accepted, axis=1).sum(1).tolist()
     return accepted
 
 
@@ -102,8 +102,8 @@ def test_probes_lose_their_share_of_the_time(share: float) -> None:
         if drafted:
             probes += 1
             lengths.observe([1], [0])
-    lost = probes * (times[1, 1] - times[1, 0])
-    assert lost / spent == pytest.approx(share, rel=0.05)
+    probe_time = probes * (times[1, 1] - times[1, 0])
+    assert probe_time / spent == pytest.approx(share, rel=0.05)
 
 
 def test_drafts_begin_again_when_acceptance_rises() -> None:

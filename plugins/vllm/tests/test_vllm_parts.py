@@ -106,35 +106,35 @@ def test_engines_without_lengths_of_each_request(config: Any, message: str) -> N
 
 
 def test_a_token_stays_in_the_draft_that_it_ends() -> None:
-    one = request(Confidence(0.4))
-    assert one.add(drawn(3, 0.9), longest=4)
-    assert not one.add(drawn(4, 0.1), longest=4)
-    assert one.tokens == [3, 4]
-    assert len(one.rows) == 2
+    drafted = request(Confidence(0.4))
+    assert drafted.add(drawn(3, 0.9), longest=4)
+    assert not drafted.add(drawn(4, 0.1), longest=4)
+    assert drafted.tokens == [3, 4]
+    assert len(drafted.rows) == 2
 
 
 def test_a_draft_ends_at_its_longest_and_at_a_stop_token() -> None:
-    one = request(Fixed(8))
-    assert [one.add(drawn(3), 3), one.add(drawn(3), 3), one.add(drawn(3), 3)] == [True, True, False]
+    drafted = request(Fixed(8))
+    assert [drafted.add(drawn(3), 3), drafted.add(drawn(3), 3), drafted.add(drawn(3), 3)] == [True, True, False]
     assert not request(Fixed(8)).add(drawn(1), 3)
 
 
 @pytest.mark.parametrize(("sampled", "read"), [([2], 3), ([3, 2], 4), ([3, 4, 2], 5), ([3, 4, 5, 2], 5)])
 def test_what_the_draft_model_has_read_of_the_text(sampled: list[int], read: int) -> None:
     """The draft model has read all drafted tokens except the last. The accepted ones stay in its cache."""
-    one = request(Fixed(3))
+    drafted = request(Fixed(3))
     for token in (3, 4, 5):
-        one.add(drawn(token), 3)
-    one.verified(3, sampled)
-    assert one.text == [5, 6, 7, *sampled]
-    assert (one.read, one.tokens, one.rows) == (read, [], [])
-    one.restart()
-    assert one.read == 0
+        drafted.add(drawn(token), 3)
+    drafted.verified(3, sampled)
+    assert drafted.text == [5, 6, 7, *sampled]
+    assert (drafted.read, drafted.tokens, drafted.rows) == (read, [], [])
+    drafted.restart()
+    assert drafted.read == 0
 
 
 def test_requests_have_controllers_of_their_own() -> None:
     shared = Fixed(2)
-    assert len({id(one.length) for one in (request(shared), request(shared))} | {id(shared)}) == 3
+    assert len({id(drafted.length) for drafted in (request(shared), request(shared))} | {id(shared)}) == 3
 
 
 def test_values_are_repeated_for_drafted_tokens() -> None:
@@ -152,7 +152,7 @@ def test_values_are_repeated_for_drafted_tokens() -> None:
 def test_the_source_of_vllm_has_the_methods_that_the_plugin_uses(interface: dict[tuple[str, str, str], str]) -> None:
     check_interface(interface)
     with refused(r"^vllm 0\.3\d.* takes \(.*\); install a release of 0\.32 or 0\.33"):
-        check_interface({place: f"{parameters} more" for place, parameters in interface.items()})
+        check_interface({method: f"{parameters} more" for method, parameters in interface.items()})
 
 
 def test_vllm_is_missing_or_of_another_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,6 +189,6 @@ def test_costs_are_those_of_the_rounds_where_drafting_pays(times: list[float], r
     ],
 )
 def test_a_token_costs_a_round_where_drafting_does_not_pay(times: list[float], rows: int) -> None:
-    alone = times[0] / rows
-    assert fitted(times, 0.7, rows) == CostModel(alone, alone, 0.0)
+    row_time = times[0] / rows
+    assert fitted(times, 0.7, rows) == CostModel(row_time, row_time, 0.0)
     assert fitted([10.0, 15.0, 20.0, 43.0], 0.7, 1).round(1) < 2 * 10.0

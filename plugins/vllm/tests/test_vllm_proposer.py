@@ -46,7 +46,7 @@ class Slots:
         starts = metadata.query_start_loc_cpu.tolist()
         for row, (start, end) in enumerate(pairwise(starts)):
             length, table = int(metadata.seq_lens[row]), metadata.block_table_tensor[row].tolist()
-            text = [self.slots[table[place // BLOCK] * BLOCK + place % BLOCK] for place in range(length)]
+            text = [self.slots[table[position // BLOCK] * BLOCK + position % BLOCK] for position in range(length)]
             assert positions[start:end].tolist() == [*range(length - (end - start), length)]
             assert end - start <= metadata.max_query_len
             assert length <= metadata.max_seq_len
@@ -177,7 +177,7 @@ def test_drafts_are_those_of_the_decoder(proposer: ModuleType, most: int) -> Non
         ]
         rows = [[*new, *[proposer.REJECTED] * (LIMIT + 1 - len(new))] for new in sampled]
         drafts = drafter.drafts(step, torch.tensor(rows), metadata, attention)
-        metadata = SimpleNamespace(num_draft_tokens=[len(one) for one in drafts])
+        metadata = SimpleNamespace(num_draft_tokens=[len(draft) for draft in drafts])
         for row, new in enumerate(sampled):
             texts[row] += new
             engine.take(row, new)
@@ -187,7 +187,7 @@ def test_drafts_are_those_of_the_decoder(proposer: ModuleType, most: int) -> Non
         rounds = [round.drafted for round in whole.rounds[1:]]
         if most == 64:
             assert plugin_drafts[: len(rounds)] == rounds
-        assert [one for one in plugin_drafts if one][-1] == [one for one in rounds if one][-1]
+        assert [draft for draft in plugin_drafts if draft][-1] == [draft for draft in rounds if draft][-1]
 
 
 def test_what_is_forgotten(proposer: ModuleType) -> None:
@@ -201,7 +201,7 @@ def test_what_is_forgotten(proposer: ModuleType) -> None:
     sampled = torch.tensor([[7, -1, -1], [7, -1, -1]])
     with torch.inference_mode():
         drafts = drafter.drafts(step, sampled, None, attention)
-    assert [len(one) for one in drafts] == [2, 2]
+    assert [len(draft) for draft in drafts] == [2, 2]
     assert drafter.requests["request-0"].read > 0
     resumed = SimpleNamespace(resumed_req_ids=["request-0"])
     drafter.release(SimpleNamespace(finished_req_ids=["request-1"], scheduled_cached_reqs=resumed))

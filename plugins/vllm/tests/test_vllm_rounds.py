@@ -54,7 +54,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, li
 
 
 @pytest.mark.parametrize("name", FOLDERS)
-def test_labels_are_those_of_our_own_forwards(logged: tuple[Path, dict[str, list[list[int]]]], name: str) -> None:
+def test_labels_are_those_of_specpilots_forwards(logged: tuple[Path, dict[str, list[list[int]]]], name: str) -> None:
     folder, texts = logged
     rows, sampling = read_dataset(folder / name, RoundsRow), FOLDERS[name]
     assert read_manifest(folder / name).sampling == sampling
@@ -71,9 +71,9 @@ def test_labels_are_those_of_our_own_forwards(logged: tuple[Path, dict[str, list
                     for model in models
                 )
             assert accept == pytest.approx((p / q).clamp(max=1).tolist(), abs=1e-3)
-            kept = [a == b for a, b in zip(tokens, row.x[start:], strict=False)]
-            assert all(kept[: len(tokens) - 1])
-            drafted, rejected = drafted + len(tokens), rejected + (not all(kept))
+            agreement = [a == b for a, b in zip(tokens, row.x[start:], strict=False)]
+            assert all(agreement[: len(tokens) - 1])
+            drafted, rejected = drafted + len(tokens), rejected + (not all(agreement))
     assert drafted > 4 * COUNT
     assert rejected > COUNT / 2
 
@@ -96,9 +96,9 @@ def test_responses_tell_what_the_log_tells(tmp_path: Path) -> None:
     assert sorted(response_set.prompts) == sorted(logged.prompts)
     counts = [
         Counter(
-            (depth, text.x[place] == token)
+            (depth, text.x[position] == token)
             for text in data.texts
-            for place, token, depth in zip(text.places, text.tokens, text.depths, strict=True)
+            for position, token, depth in zip(text.places, text.tokens, text.depths, strict=True)
         )
         for data in (response_set, logged)
     ]
@@ -112,7 +112,7 @@ SETTINGS = AcceptanceDataOptions(limit=12, max_new_tokens=24, shard_size=5, batc
 RESPONSES = ResponseOptions(responses="vllm", kv_cache_gib=0.15)
 
 
-def test_texts_are_labelled_by_our_own_forwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_labelled_by_specpilots_forwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command runs in a separate process, because an engine that ends stops other engines of its process."""
     dataset = tmp_path / "data"
     words = ["--responses", "vllm", "--kv-cache-gib", "0.15", "--limit", "12", "--max-new-tokens", "24"]

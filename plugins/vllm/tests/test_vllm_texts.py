@@ -68,15 +68,18 @@ def test_a_seed_determines_the_text(controlled: Any) -> None:
     assert generate(controlled, texts, sampling[::-1], seed=1) != first
 
 
-def chi_square(one: Any, other: Any, prompt: list[int], sampling: SamplingParams) -> float:
+def chi_square(first_engine: Any, second_engine: Any, prompt: list[int], sampling: SamplingParams) -> float:
     """Return the p-value of a test that two engines have the same distribution of continuations of a prompt."""
     params = vllm_sampling(sampling, TOKENS)
-    drawn = [Counter(tuple(text) for text in generate(llm, [prompt] * SAMPLES, params)) for llm in (one, other)]
+    drawn = [
+        Counter(tuple(text) for text in generate(llm, [prompt] * SAMPLES, params))
+        for llm in (first_engine, second_engine)
+    ]
     common = [text for text, number in (drawn[0] + drawn[1]).items() if number >= COMMON]
     table = [[counts[text] for text in common] for counts in drawn]
-    rest = [SAMPLES - sum(row) for row in table]
-    if sum(rest) >= COMMON:
-        table = [[*row, left] for row, left in zip(table, rest, strict=True)]
+    uncommon = [SAMPLES - sum(row) for row in table]
+    if sum(uncommon) >= COMMON:
+        table = [[*row, count] for row, count in zip(table, uncommon, strict=True)]
     return float(chi2_contingency(table).pvalue)
 
 
@@ -167,6 +170,6 @@ def test_the_two_faults_of_the_build_for_cpus_are_found_and_mended(monkeypatch: 
     monkeypatch.setattr(rejection_sampler, "expand_batch_to_tokens", uninitialised)
     assert not build.top_k_works()
     assert not build.expansion_works()
-    assert build.mend()
+    assert build.repair_sampling()
     assert build.top_k_works()
     assert build.expansion_works()

@@ -61,7 +61,7 @@ class Probes:
             self.patience, self.succeeded = max(self.patience // 2, PROBE), True
 
 
-class PricedController(LengthController):
+class CostBasedController(LengthController):
     """Estimates the rate of tokens per second on a text with a cost model that may change.
 
     Attributes:
@@ -105,7 +105,7 @@ class PricedController(LengthController):
         """
         if self.running is None:
             drafts = self.probes.start_round(pays=pays, may_pay=may_pay)
-        elif pays and self.running.alone_is_due(self.rate.value):
+        elif pays and self.running.no_draft_is_due(self.rate.value):
             drafts = False
         else:
             drafts = self.probes.start_round(pays=pays, may_pay=may_pay) or self.running.draft_is_due()
@@ -132,8 +132,8 @@ class PricedController(LengthController):
             self.cost = cost
 
 
-class TrainedLength(PricedController):
-    """A priced controller that starts with the mean acceptance of its training data.
+class TrainedLength(CostBasedController):
+    """A cost-based controller that starts with the mean acceptance of its training data.
 
     This is the base class of a user's controllers that stop by costs. A subclass calls ``begin_draft`` in
     ``start_round``. In ``observe`` it compares the gain of a token with ``rate.value`` tokens per second times the
@@ -159,7 +159,7 @@ class TrainedLength(PricedController):
         self.probes = Probes()
         self.start_text()
 
-    def repriced(
+    def with_costs(
         self, cost: CostModel | None = None, *, adapt: bool = False, batch: BatchCosts | None = None
     ) -> TrainedLength:
         other = copy(self)
@@ -174,7 +174,7 @@ class TrainedLength(PricedController):
         self._begin_rate()
         if self.running is None:
             self.probes = Probes()
-        self.begun = False
+        self.has_started = False
 
     def end_round(self, drafted: int, accepted: int) -> None:
         self._earn(accepted + 1.0, drafted)
@@ -184,7 +184,7 @@ class TrainedLength(PricedController):
         cost = self._shared_cost(rows)
         if cost is None or cost is self.cost:
             return
-        if self.begun:
+        if self.has_started:
             self._follow(cost, 0)
         else:  # the rate of a request alone is no estimate for rounds that several requests share
             self.cost, self.prior_rate = cost, steady_rate(self.mean, cost)
