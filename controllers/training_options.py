@@ -238,8 +238,8 @@ class RouterTrainingOptions(TrainingOptions):
     """Router. Defaults are those of assistant selection (Huang et al. 2024, §3.1 and Table 9).
 
     Attributes:
-        reward: rouge (the paper's proxy, eq. 2), or throughput (tokens per second that the cost model expects from an
-            arm's acceptance rates along the target's output, relative to the target alone).
+        reward: rouge (the paper's proxy, eq. 2), or throughput (the speed-up over decoding without drafts that the cost
+            model expects from an arm's acceptance probabilities along the target's output).
         alpha: With rouge: weight of alignment; the cost has weight 1 - alpha.
         cost: With rouge: parameters (A.5: c = 1 - e^P / e^P_max, P in billions) or time (c = 1 - t / t_max, measured).
         length: With throughput: draft length; null takes the best for each prompt and arm.

@@ -7,6 +7,9 @@ KIND is one of
 
 * ``speeds``: a table of the decoders that ``specpilot compare`` compared, with a column for each ``FILE=heading``, or
   ``FILE@temperature=heading`` for a report of the demo;
+* ``compared``: ratios of two decoders' speeds by the clock on the same prompts, with 95 % intervals: a column for each
+  ``FILE=heading`` or ``FILE@temperature=heading``, and a row for each ``DECODER over DECODER``. A column
+  ``FILE:forwards=heading`` has the ratios of their tokens per target forward;
 * ``counts``: speeds, tokens per target forward and acceptance rates of one such report, with 95 % intervals;
 * ``ratios``: the table of ``python -m experiments controllers``;
 * ``texts``: the table of ``python -m experiments precisions``, with the pairs of decodings of each ``FILE=heading``;
@@ -29,9 +32,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from specpilot.compare.interval import Interval, interval, show
+from specpilot.compare.findings import speed_ratio
+from specpilot.compare.interval import Interval, interval, ratio_interval, show
 from specpilot.compare.results import TimedDecoding
 
+FORWARDS = ":forwards="  # in a column of ``compared``
 TOKENS = ("1", "2", "4", "8", "16")  # of the forwards in a table
 BLOCK = re.compile(r"(<!-- results: (\w+) (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -80,6 +85,18 @@ def _sources(names: Sequence[str], folder: Path) -> str:
     return "\n".join(f"* [{Path(name).name}]({name}): {source(_read(folder, name))}" for name in names)
 
 
+def _reports(columns: Sequence[str], folder: Path) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return the reports and the headings of columns ``FILE=heading`` or ``FILE@temperature=heading``."""
+    reports, headings = [], []
+    for column in columns:
+        name, _, heading = column.partition("=")
+        file, _, temperature = name.partition("@")
+        report = _read(folder, file)
+        reports.append(report["temperatures"][temperature] if temperature else report)
+        headings.append(heading)
+    return reports, headings
+
+
 def _speeds(columns: Sequence[str], folder: Path) -> str:
     """Return the Markdown table of the speed-ups of decoders over decoding without drafts.
 
@@ -89,13 +106,7 @@ def _speeds(columns: Sequence[str], folder: Path) -> str:
         columns: one column for each report, as ``FILE=HEADING`` or ``FILE@TEMPERATURE=HEADING``.
         folder: folder of the files.
     """
-    reports, headings = [], []
-    for column in columns:
-        name, _, heading = column.partition("=")
-        file, _, temperature = name.partition("@")
-        report = _read(folder, file)
-        reports.append(report["temperatures"][temperature] if temperature else report)
-        headings.append(heading)
+    reports, headings = _reports(columns, folder)
     names = dict.fromkeys(name for report in reports for name in report["decoders"] if name != "none")
     lines = [f"| decoder | {' | '.join(headings)} |", "|" + "---|" * (len(headings) + 1)]
     for name in names:
@@ -113,6 +124,31 @@ def _speed(decoder: Mapping[str, Any] | None) -> str:
     if not speed:
         return ""
     return f"{speed['value']:.2f} ({speed['low']:.2f}–{speed['high']:.2f})"
+
+
+def _compared(words: Sequence[str], folder: Path) -> str:
+    """Return the Markdown table of ratios of two decoders, by speed or by tokens per target forward."""
+    pairs = [word.split(" over ") for word in words if " over " in word]
+    columns = [word for word in words if " over " not in word]
+    reports, headings = _reports([column.replace(FORWARDS, "=") for column in columns], folder)
+    lines = [f"| compared | {' | '.join(headings)} |", "|" + "---|" * (len(headings) + 1)]
+    for decoder, baseline in pairs:
+        ratios = []
+        for report, column in zip(reports, columns, strict=True):
+            runs = ([TimedDecoding.from_dict(run) for run in report["timed"][name]] for name in (decoder, baseline))
+            ratios.append(show((_forwards_ratio if FORWARDS in column else speed_ratio)(*runs)))
+        lines.append(f"| {decoder} over {baseline} | {' | '.join(ratios)} |")
+    return "\n".join(lines)
+
+
+def _forwards_ratio(runs: Sequence[TimedDecoding], baseline: Sequence[TimedDecoding]) -> Interval:
+    """Return the ratio of tokens per target forward to that of ``baseline`` on the same prompts."""
+    columns = [
+        np.array([getattr(run, name) for run in each], float)
+        for each in (runs, baseline)
+        for name in ("generated", "target_forwards")
+    ]
+    return ratio_interval(*columns)
 
 
 def _counts(names: Sequence[str], folder: Path) -> str:
@@ -250,7 +286,8 @@ def _curve(names: Sequence[str], folder: Path) -> str:
 
 
 KINDS: dict[str, Callable[[Sequence[str], Path], str]] = {
-    "speeds": _speeds, "counts": _counts, "ratios": _ratios, "texts": _texts, "forwards": _forwards, "load": _load,
+    "speeds": _speeds, "compared": _compared, "counts": _counts, "ratios": _ratios, "texts": _texts,
+    "forwards": _forwards, "load": _load,
     "adaptive": _adaptive, "sweeps": _sweeps, "curve": _curve,
     "source": _sources,
 }  # fmt: skip

@@ -29,13 +29,13 @@ class ServeOptions(DecodingOptions):
             allows all origins.
         served_model_name: Name of the model in the API. By default, the name of the target.
         max_queue: Maximum number of texts that wait to be decoded; clients beyond it get status 429.
-        time_limit: Maximum duration of a request in seconds.
+        time_limit: Maximum duration of a request in seconds; a request that takes longer is cancelled with status 408.
         max_body: Maximum size of a request's body in bytes.
         keep_alive: Seconds that a connection stays open between two requests. Set it longer than in the proxies in
             front of the server.
         receive_time: Seconds that a client has to send a request, and to receive a part of its response.
         max_connections: Maximum number of open connections; clients beyond it get status 503.
-        drain: Seconds that running requests have to finish after SIGTERM.
+        drain: Seconds that running requests have to finish after SIGTERM or SIGINT; then they are cancelled.
         log_rounds: Folder for served rounds, as a dataset for `specpilot train acceptance`. The dataset contains
             prompts and texts.
         log_requests: Print a line for every request with the client's address, the path and the status.

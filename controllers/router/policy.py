@@ -76,7 +76,7 @@ class Config(ControllerConfig):
         return {
             "arms, in the order of the outputs": ", ".join(f"`{arm.name}` ({arm.kind})" for arm in self.arms),
             "policy": f"{self.hidden_size} → {self.width} → {self.width} → {len(self.arms)}, tanh",
-            "reward": rouge if self.reward == "rouge" else "expected tokens per second by the cost model",
+            "reward": rouge if self.reward == "rouge" else "expected speed-up by the cost model",
         }
 
     def check(

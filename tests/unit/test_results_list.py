@@ -113,6 +113,28 @@ def test_counts_have_intervals_over_prompts(tmp_path: Path) -> None:
     assert "| three | 1.50 (1.25–1.75) | 2.00 (1.92–2.08) | 50 % (46–54) |" in filled_in(page, tmp_path)
 
 
+def test_compared_speeds_are_of_the_same_prompts(tmp_path: Path) -> None:
+    """The ratio is exact on every prompt, so that its interval has no width beside the wide ones of the speeds."""
+
+    def run(seconds: float) -> dict[str, float]:
+        return {
+            "generated": 10, "drafted": 0, "accepted": 0, "target_forwards": 10, "seconds": seconds,
+            "processor_seconds": 1.0,
+        }  # fmt: skip
+
+    times = (1.0, 2.0, 9.0) * 5
+    timed = {"two": [run(seconds) for seconds in times], "one": [run(1.25 * seconds) for seconds in times]}
+    (tmp_path / "a.json").write_text(json.dumps({"temperatures": {"0": {"timed": timed}}}))
+    columns = "a.json@0=T = 0; a.json@0:forwards=forwards; two over one"
+    page = f"<!-- results: compared {columns} -->\n<!-- end -->\n"
+    assert "| compared | T = 0 | forwards |\n|---|---|---|\n| two over one | 1.25 (1.25–1.25) | 1.00 |\n" in filled_in(
+        page, tmp_path
+    )
+    timed["two"] = timed["two"][::-1]
+    (tmp_path / "a.json").write_text(json.dumps({"temperatures": {"0": {"timed": timed}}}))
+    assert re.search(r"\| two over one \| 1\.25 \(0\.\d\d–\d\.\d\d\) \|", filled_in(page, tmp_path))
+
+
 def test_ratios_of_controllers(tmp_path: Path) -> None:
     entry = {"baseline": "old", "ratio": {"value": 1.0125, "low": 0.9994, "high": 1.0251}}
     groups = {"in_domain": {"new": entry}, "left_out": {"new": entry}, "math": {"new": entry}}
