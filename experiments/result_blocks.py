@@ -261,7 +261,9 @@ def _adaptive(names: Sequence[str], folder: Path) -> str:
 
 def _sweeps(rows: Sequence[str], folder: Path) -> str:
     """Return the Markdown table of sweeps: the recommended settings by the costs used, and the fastest setting."""
-    columns = ("engine and draft", "costs of", "recommended", "share of the best speed", "fastest", "its speed-up")
+    columns = (
+        "engine and draft", "costs measured by", "recommended", "share of the best speed", "fastest", "its speed-up"
+    )  # fmt: skip
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row in rows:
         file, _, heading = row.partition("=")
@@ -269,8 +271,20 @@ def _sweeps(rows: Sequence[str], folder: Path) -> str:
         speed = show(Interval.from_dict(result["speedup"][result["best"]]))
         for costs, advice in result["advice"].items():
             share = show(Interval.from_dict(advice["share"]))
-            lines.append(f"| {heading} | {costs} | {advice['setting']} | {share} | {result['best']} | {speed} |")
+            settings = _setting(advice["setting"]), share, _setting(result["best"]), speed
+            lines.append(f"| {' | '.join((heading, costs, *settings))} |")
     return "\n".join(lines)
+
+
+def _setting(name: str) -> str:
+    """Return words for a setting of ``python -m experiments settings-sweep``, such as "draft model 4"."""
+    drafts, _, length = name.rpartition(" ")
+    tokens = f"{length} token{'s' * (length != '1')}"
+    phrases = {
+        "": "no drafts", "draft model": f"{tokens} of the draft model",
+        "sampled draft model": f"{tokens} of the draft model, sampled", "copies": f"{tokens} copied",
+    }  # fmt: skip
+    return phrases[drafts]
 
 
 def _curve(names: Sequence[str], folder: Path) -> str:
