@@ -135,6 +135,19 @@ def test_compared_speeds_are_of_the_same_prompts(tmp_path: Path) -> None:
     assert re.search(r"\| two over one \| 1\.25 \(0\.\d\d–\d\.\d\d\) \|", filled_in(page, tmp_path))
 
 
+def test_settings_of_sweeps_are_named_in_words(tmp_path: Path) -> None:
+    even = {"value": 1.0, "low": 1.0, "high": 1.0}
+    speeds = {"none": even, "copies 8": even, "sampled draft model 1": {"value": 1.5, "low": 1.25, "high": 1.75}}
+    share = {"value": 0.8, "low": 0.75, "high": 0.85}
+    advice = {"compare": {"setting": "none", "share": share}, "the sweep": {"setting": "copies 8", "share": share}}
+    result = {"speedup": speeds, "best": "sampled draft model 1", "advice": advice}
+    (tmp_path / "a.json").write_text(json.dumps(result))
+    page = filled_in("<!-- results: sweeps a.json=vLLM -->\n<!-- end -->\n", tmp_path)
+    fastest = "1 token of the draft model, sampled | 1.50 (1.25–1.75)"
+    assert f"| vLLM | compare | no drafts | 0.80 (0.75–0.85) | {fastest} |" in page
+    assert f"| vLLM | the sweep | 8 tokens copied | 0.80 (0.75–0.85) | {fastest} |" in page
+
+
 def test_ratios_of_controllers(tmp_path: Path) -> None:
     entry = {"baseline": "old", "ratio": {"value": 1.0125, "low": 0.9994, "high": 1.0251}}
     groups = {"in_domain": {"new": entry}, "left_out": {"new": entry}, "math": {"new": entry}}
