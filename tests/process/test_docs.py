@@ -209,7 +209,7 @@ DECODERS = {  # rows of the table of speeds
     "transformers, static cache": "transformers, static cache", "transformers, assisted": "transformers, assisted",
 }  # fmt: skip
 STAGES = {
-    "roll-out of 64 texts of 128 + 128 tokens": "roll-out of 64 texts",
+    "roll-out of 64 texts, each with 128 prompt tokens and 128 new tokens": "roll-out of 64 texts",
     "roll-out of 256 texts": "roll-out of 256 texts",
     "labels, by a forward of both models": "labels", "states of the target (`--cache-states`)": "target states",
     "training a draft of two layers, 4 windows a step": "training on 4 windows",
