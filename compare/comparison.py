@@ -380,7 +380,7 @@ class _Comparing:
             return assisted_costs(pair.target, pair.drafts[0], prompts, sampling, tokens, self.console).to_dict()
 
         key = {**self.identity, "prompts": _digest(rows), "costs": "transformers"}
-        return CostModel(**self.store.compute(key, measure))
+        return build(CostModel, self.store.compute(key, measure), "cost")
 
     def _bench_cost(
         self, decoder: SpeculativeDecoder, prompts: list[list[int]], sampling: SamplingKeywords

@@ -16,6 +16,7 @@ from datasets import Dataset
 from rich.console import Console
 from specpilot.cli.demo import COPIES, LAG_FREE, SPECDEC, TREES, UNTRAINED, run_demo
 from specpilot.cli.real_model import Answer, compare_answers, summary
+from specpilot.common.json_file import build
 from specpilot.compare.decoders import NONE, ComparedDecoder, Loader
 from specpilot.compare.document import page
 from specpilot.compare.drafted import DRAFT_CONFIDENCE, Check, Observer, drafted_of, observing
@@ -325,7 +326,7 @@ def test_demo(tmp_path: Path) -> None:
         assert all(row["clock"] is not None for row in rows.values())
         assert temperature_report["sentences"][0] in page
         assert temperature_report["engine_settings"] is None
-        costs = {name: CostModel(**cost) for name, cost in temperature_report["costs"].items()}
+        costs = {name: build(CostModel, cost, "cost") for name, cost in temperature_report["costs"].items()}
         assert CostModel.load(output / "cost.json") in [costs[name] for name in (LAG_FREE, COPIES, TREES)]
         assert costs[UNTRAINED] == costs["none"]
     assert report["greedy"] == {"checked": 3, "identical": 3}
