@@ -17,9 +17,7 @@ format of transformers, and from costs of the GGUF models.
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -190,10 +188,9 @@ def _vllm_loop(options: SettingsSweepOptions, setting: Setting, sampling: Sampli
         }  # fmt: skip
     if config is not None:
         config["num_speculative_tokens"] = setting.length
-    with _hidden_module("llvmlite.binding.ffi"):
-        engine = bench.engine(
-            options.target, str(options.draft), drafted=setting.length, dtype=options.dtype, speculative_config=config
-        )
+    engine = bench.engine(
+        options.target, str(options.draft), drafted=setting.length, dtype=options.dtype, speculative_config=config
+    )
     runner, params = bench.model_runner(engine), bench.vllm_sampling(sampling, options.max_new_tokens)
     execute_model, count = runner.execute_model, [0]
 
@@ -207,21 +204,6 @@ def _vllm_loop(options: SettingsSweepOptions, setting: Setting, sampling: Sampli
 
     runner.execute_model = counted_forward
     return Loop(generate, lambda: count[0])
-
-
-@contextmanager
-def _hidden_module(name: str) -> Iterator[None]:
-    """Hide a module from loops over ``sys.modules``.
-
-    vLLM 0.32 looks at all attributes of all modules when an engine starts, and fails at those of llvmlite's library,
-    which the first engine with copies has imported.
-    """
-    module = sys.modules.pop(name, None)
-    try:
-        yield
-    finally:
-        if module is not None:
-            sys.modules[name] = module
 
 
 def timed(

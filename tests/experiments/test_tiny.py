@@ -35,6 +35,7 @@ def write_texts(folder: Path, *sources: str, count: int) -> str:
     return str(folder)
 
 
+@pytest.mark.timeout(1200)  # it trains in bfloat16, which processors without AVX-512 compute slowly
 def test_recipe_end_to_end(tmp_path: Path) -> None:
     settings = TinyModelsOptions(
         data=write_texts(tmp_path / "text", "sums", "tales", count=150), sources=["sums", "tales"],

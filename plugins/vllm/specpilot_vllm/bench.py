@@ -28,7 +28,7 @@ from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import prompts_of
 from specpilot.models.loading.names import load_tokenizer
 
-from .build import installed_version, repair_sampling
+from .build import hidden_llvmlite, installed_version, repair_sampling
 from .options import BenchOptions
 
 if TYPE_CHECKING:
@@ -103,7 +103,9 @@ def arguments(
 
 def engine(*args: Any, **options: Any) -> LLM:
     """Return an engine with :func:`arguments` in which sampling works."""
-    llm: LLM = import_vllm().LLM(**arguments(*args, **options))
+    vllm = import_vllm()
+    with hidden_llvmlite():
+        llm: LLM = vllm.LLM(**arguments(*args, **options))
     keep(llm)
     from vllm.platforms import current_platform
 

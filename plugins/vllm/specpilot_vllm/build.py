@@ -1,6 +1,7 @@
 """Supported builds of vLLM: versions, methods that the plugin calls or replaces, and repaired faults.
 
-Two faults of vLLM's build for CPUs break sampling with drafts. The plugin repairs them:
+A fault of vLLM breaks the start of further engines in a process (:func:`hidden_llvmlite`). Two faults of vLLM's build
+for CPUs break sampling with drafts. The plugin repairs them:
 
 * ``apply_top_k_only`` fails on an empty tensor.
 * ``expand_batch_to_tokens`` returns uninitialised memory in place of the temperatures, top-k and top-p of drafted
@@ -10,7 +11,9 @@ Two faults of vLLM's build for CPUs break sampling with drafts. The plugin repai
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -116,6 +119,22 @@ def repair_sampling() -> bool:
     if not expansion_works():
         rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
     return top_k_works() and expansion_works()
+
+
+@contextmanager
+def hidden_llvmlite() -> Iterator[None]:
+    """Hide llvmlite's library while an engine starts in this process.
+
+    vLLM 0.32 looks at all attributes of all modules when an engine starts, and fails at those of llvmlite's library.
+    Engines with n-gram drafts import llvmlite, so that no further engine would start in the same process.
+    """
+    name = "llvmlite.binding.ffi"
+    module = sys.modules.pop(name, None)
+    try:
+        yield
+    finally:
+        if module is not None:
+            sys.modules[name] = module
 
 
 def expand_batch_to_tokens(

@@ -15,7 +15,7 @@ from specpilot.data_gen.options import AcceptanceDataOptions, ResponseOptions
 from specpilot.data_gen.responses import ResponseMaker, vllm_source
 from specpilot.data_gen.workers import OnDone
 
-from .build import check_version, installed_version
+from .build import check_version, hidden_llvmlite, installed_version
 
 GIB = 2**30
 
@@ -43,15 +43,16 @@ class VllmResponses(ResponseMaker):
         settings, memory = self.settings, self.responses.kv_cache_gib
         target, revision = split_revision(settings.target)
         try:
-            return vllm.LLM(
-                str(shipped(target) or target),
-                revision=revision,
-                dtype=settings.dtype,
-                trust_remote_code=settings.trust_remote_code,
-                tensor_parallel_size=self.responses.tensor_parallel,
-                max_num_seqs=settings.batch_size,
-                kv_cache_memory_bytes=None if memory is None else int(memory * GIB),
-            )
+            with hidden_llvmlite():
+                return vllm.LLM(
+                    str(shipped(target) or target),
+                    revision=revision,
+                    dtype=settings.dtype,
+                    trust_remote_code=settings.trust_remote_code,
+                    tensor_parallel_size=self.responses.tensor_parallel,
+                    max_num_seqs=settings.batch_size,
+                    kv_cache_memory_bytes=None if memory is None else int(memory * GIB),
+                )
         except (ValueError, RuntimeError, OSError, AssertionError) as error:
             reason = " ".join(str(error).split())[:300]
             raise InputError(

@@ -19,6 +19,7 @@ from specpilot.common.json_file import build, naming_file, parse_object, read_ob
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel, parse_number
 
 from .bench import CELLS, import_vllm, keep
+from .build import hidden_llvmlite
 from .options import TimesOptions
 
 if TYPE_CHECKING:
@@ -132,7 +133,8 @@ def measure_times(options: TimesOptions) -> dict[str, Any]:
         "enable_prefix_caching": False,
         "speculative_config": speculative,
     }
-    llm = vllm.LLM(**arguments | engine_arguments)
+    with hidden_llvmlite():
+        llm = vllm.LLM(**arguments | engine_arguments)
     keep(llm)
     return {KEY: step_times(llm, options.requests, options.longest)}
 
