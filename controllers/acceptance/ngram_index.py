@@ -19,8 +19,9 @@ class NgramMatch(NamedTuple):
     """Matches of the n-grams that end before a token.
 
     Attributes:
-        agrees: length of the longest n-gram, up to ``MAX_NGRAM``, that occurred earlier and was followed by this token.
-        matches: length of the longest n-gram that occurred earlier and was followed by any token.
+        agrees: length of the longest n-gram at the end of the text that occurs earlier with this token after it, up to
+            ``MAX_NGRAM``.
+        matches: length of the longest n-gram at the end of the text that also occurs earlier, up to ``MAX_NGRAM``.
         share: share of this token among the tokens that followed the longest n-gram; 0 without a match.
         copy: the token that followed the n-gram's last occurrence; None without a match.
     """
