@@ -81,7 +81,7 @@ class TransformersLoop:
         elif kind == ASSISTED and self.tokens is not None:
             if draft is None:
                 raise InputError(f"transformers:{method}: needs a draft model; pass one with --draft")
-            if draft.vocab_size != target.vocab_size or draft.reads_states:
+            if not _reads_tokens_of(target, draft):
                 raise InputError(
                     f"transformers:{method}: needs a draft that reads only tokens and has the target's vocabulary "
                     f"(vocab_size of the target: {target.vocab_size}, of the draft: {draft.vocab_size}); leave it out"
@@ -118,9 +118,13 @@ def can_assist(target: LanguageModel, draft: LanguageModel) -> bool:
         and not isinstance(target.model, GgufModel)
         and not isinstance(draft.model, GgufModel)
         and not getattr(target.model, "_is_stateful", False)
-        and draft.vocab_size == target.vocab_size
-        and not draft.reads_states
+        and _reads_tokens_of(target, draft)
     )
+
+
+def _reads_tokens_of(target: LanguageModel, draft: LanguageModel) -> bool:
+    """Return true if the draft reads only tokens, and its vocabulary has the size of the target's."""
+    return draft.vocab_size == target.vocab_size and not draft.reads_states
 
 
 def assisted_costs(

@@ -28,6 +28,7 @@ from .verdict import Answer, answer_of
 
 VLLM, SGLANG, TENSORRT, LLAMA, TRANSFORMERS = "vLLM", "SGLang", "TensorRT-LLM", "llama.cpp", "transformers"
 MODEL, COPIES, NO_DRAFTS = "draft model", "copies", "none"
+VLLM_COPIES = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 2}  # in --speculative-config
 WORTH = 1.01  # factor of speed above which a less usual setting is recommended
 TITLE = "Settings for other engines"
 STEP_COSTS = (0.02, 0.05, 0.1, 0.2, 0.4)  # times of a draft step in units of a verification, if no costs are known
@@ -269,7 +270,7 @@ def _vllm(drafting: Drafting, costs: EngineCosts, draft: str | None) -> EngineSe
     copies = _copies(drafting, costs.single, choice)
     if copies is not None and drafting.copies is not None:
         chains, choice, drafts = drafting.copies, copies, COPIES
-        config = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 2}
+        config = {**VLLM_COPIES}
     table = schedule(chains, costs.batch)
     longest = max([choice.length, *(length for *_, length in table)])
     if not longest:

@@ -25,13 +25,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from rich.console import Console
-from specpilot.checkpoints import shipped
 from specpilot.cli.commands.measuring import begin, finish
 from specpilot.common.errors import InputError
 from specpilot.common.options import Count, OutputFileOptions, Several
 from specpilot.compare.assisted import ASSISTED, LOOKUP, round_costs
 from specpilot.compare.decoders import NONE, ComparedDecoder, Generate, Loader, encoded_prompts
-from specpilot.compare.engine_settings import COPIES, LLAMA, MODEL, NO_DRAFTS, TRANSFORMERS, VLLM
+from specpilot.compare.engine_settings import COPIES, LLAMA, MODEL, NO_DRAFTS, TRANSFORMERS, VLLM, VLLM_COPIES
 from specpilot.compare.interval import Interval, ratio_interval, show
 from specpilot.compare.options import CompareOptions, RepeatOptions, WorkloadOptions
 from specpilot.compare.results import EngineSetting
@@ -177,20 +176,10 @@ def _vllm_loop(options: SettingsSweepOptions, setting: Setting, sampling: Sampli
     """Return the loop of an engine of vLLM in this process, which decodes one prompt at a time."""
     from specpilot_vllm import bench
 
-    config: dict[str, Any] | None = None
+    settings: dict[str, Any] = {"draft_sample_method": "probabilistic" if setting.drafts == PROBABILISTIC else "greedy"}
     if setting.drafts == COPIES:
-        config = {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 2}
-    elif setting.drafts != NO_DRAFTS:
-        kind = "probabilistic" if setting.drafts == PROBABILISTIC else "greedy"
-        config = {
-            "method": "draft_model", "model": str(shipped(str(options.draft)) or options.draft),
-            "draft_sample_method": kind,
-        }  # fmt: skip
-    if config is not None:
-        config["num_speculative_tokens"] = setting.length
-    engine = bench.engine(
-        options.target, str(options.draft), drafted=setting.length, dtype=options.dtype, speculative_config=config
-    )
+        settings["speculative_config"] = {**VLLM_COPIES, "num_speculative_tokens": setting.length}
+    engine = bench.engine(options.target, str(options.draft), drafted=setting.length, dtype=options.dtype, **settings)
     runner, params = bench.model_runner(engine), bench.vllm_sampling(sampling, options.max_new_tokens)
     execute_model, count = runner.execute_model, [0]
 

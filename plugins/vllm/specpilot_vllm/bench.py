@@ -66,6 +66,7 @@ def arguments(
     *,
     drafted: int,
     dtype: str = "bfloat16",
+    draft_sample_method: str = "probabilistic",
     **options: Any,
 ) -> dict[str, Any]:
     """Return the arguments of ``vllm.LLM``.
@@ -75,6 +76,7 @@ def arguments(
         settings: settings of the plugin; None runs vLLM without the plugin.
         drafted: ``num_speculative_tokens``; 0 for no drafts.
         dtype: precision of the models.
+        draft_sample_method: ``"probabilistic"``, or ``"greedy"``, vLLM's default, of which fewer tokens are accepted.
         options: other arguments.
     """
     target, revision = split_revision(target)
@@ -84,7 +86,7 @@ def arguments(
         "model": str(shipped(draft) or draft),
         "revision": draft_revision,
         "num_speculative_tokens": drafted,
-        "draft_sample_method": "probabilistic",  # vLLM's default is a greedy draft, of which fewer tokens are accepted
+        "draft_sample_method": draft_sample_method,
     }
     return {
         "model": str(shipped(target) or target),
