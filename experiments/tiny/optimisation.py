@@ -78,12 +78,13 @@ class Trained(pl.LightningModule, ABC, Generic[Batch]):
     def configure_optimizers(self) -> list[torch.optim.Optimizer]:
         embeddings = {id(module.weight) for module in self.model.modules() if isinstance(module, nn.Embedding)}
         matrices: list[nn.Parameter] = []
-        others: list[nn.Parameter] = []
+        vectors_and_embeddings: list[nn.Parameter] = []
         for parameter in self.model.parameters():
-            (matrices if parameter.ndim == 2 and id(parameter) not in embeddings else others).append(parameter)
+            is_matrix = parameter.ndim == 2 and id(parameter) not in embeddings
+            (matrices if is_matrix else vectors_and_embeddings).append(parameter)
         return [
             torch.optim.Muon(matrices, lr=self.lr, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, lr=self.lr, betas=(0.9, 0.95), weight_decay=0.0),
+            torch.optim.AdamW(vectors_and_embeddings, lr=self.lr, betas=(0.9, 0.95), weight_decay=0.0),
         ]
 
 
