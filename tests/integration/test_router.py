@@ -142,7 +142,7 @@ def test_rows_of_the_card() -> None:
         "reward": "0.5·ROUGE-L + 0.5·cost, by parameters (eq. 2)",
     }
     by_speed = replace(config, reward="throughput")
-    assert by_speed.rows()["reward"] == "expected tokens per second by the cost model"
+    assert by_speed.rows()["reward"] == "expected speed-up by the cost model"
     assert (config.verifier, by_speed.verifier) == (None, "token-wise")
     for change in ({"hidden_size": 0}, {"width": 0}, {"alpha": 1.5}, {"alpha": -0.1}, {"width": 10**9}):
         with pytest.raises(InputError, match=f"{next(iter(change))}="):
