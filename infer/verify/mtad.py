@@ -2,9 +2,9 @@
 
 Let ``P_j`` and ``Q_j`` be the products of the first j drafted tokens' probabilities under target and draft. The rule
 accepts the first j tokens for the *largest* j with ``min(1, P_j/Q_j) > τ``, even if smaller j fail, and no token if
-all j fail. The token after them is drawn from p, not from a residual. With τ near 1 the rule accepts almost nothing, so
-that the target samples token by token. The printed algorithm starts with η = -1 and later sets η to a token; this
-implementation follows the paper's text, η = 0 and η = i.
+all j fail. The token after them is drawn from p, not from a residual. With τ near 1 the rule accepts a prefix only
+if P_j is about Q_j or larger. The printed algorithm starts with η = -1 and later sets η to a token; this implementation
+follows the paper's text, η = 0 and η = i.
 """
 
 from __future__ import annotations
