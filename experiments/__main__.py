@@ -41,6 +41,7 @@ EXPERIMENTS = {
     "rounding": Experiment("rounding", "Round and pack a model's weights as those that ship are."),
     "gguf": Experiment("gguf", "Write a model as a GGUF file, for llama.cpp."),
     "real": Experiment("real.fetch", "Fetch SmolLM2-135M-Instruct with what was trained for it."),
+    "real-prompts": Experiment("real.prompts", "Write the prompts for the draft of SmolLM2-135M-Instruct."),
     "real-draft": Experiment("real.draft", "Train a draft for SmolLM2-135M-Instruct on its own answers."),
     "synthetic-pair": Experiment("synthetic_pair", "Write a random pair of any size with a chosen acceptance."),
     "gpu": Experiment("gpu.command", "Measure costs and speeds on a GPU."),

@@ -32,6 +32,7 @@ from .result_blocks import filled_in
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path("docs/results")
+TEXTS = ROOT / "runs/texts"
 PROGRAMS = {"specpilot": ["-m", "specpilot"], "specpilot-vllm": ["-m", "specpilot_vllm"], "python": []}
 
 
@@ -45,6 +46,7 @@ class Requirement(NamedTuple):
 REQUIREMENTS = {
     "gpu": Requirement("a GPU", torch.cuda.is_available),
     "smollm2": Requirement("the package gguf to read SmolLM2 (make real)", lambda: find_spec("gguf") is not None),
+    "texts": Requirement("the texts that real-prompts reads, in the folder runs/texts", TEXTS.is_dir),
     "llama.cpp": Requirement("llama.cpp (make test-gguf)", lambda: find_spec("llama_cpp") is not None),
     "vllm": Requirement("vLLM (make test-vllm)", lambda: find_spec("vllm") is not None),
 }
@@ -144,9 +146,10 @@ def run_steps(steps: Sequence[Step], folder: Path, root: Path, console: Console,
         InputError: another process runs steps in ``folder``, or a command failed.
     """
     with Store(folder) as store:
-        link = folder / "experiments"  # files that commands name, such as experiments/studies/rules.yaml
-        if not link.is_symlink():
-            link.symlink_to(ROOT / "experiments")
+        # Files that commands name, such as experiments/studies/rules.yaml.
+        for link, path in ((folder / "experiments", ROOT / "experiments"), (folder / "texts", TEXTS)):
+            if not link.is_symlink():
+                link.symlink_to(path)
         for step in steps:
             identity = {"commands": list(step.commands)}
             record = store.get(identity)

@@ -16,13 +16,11 @@ from specpilot.common.console import quiet
 
 from .. import FolderOptions
 from .fetch import fetch
-from .prompts import PROMPTS, write_prompts
+from .prompts import HELD_OUT_PER_KIND, PER_KIND, PROMPTS, write_prompts
 
-PER_KIND = 1600  # prompts of each of five kinds
 KINDS = 5
 PART = 300  # prompts answered for one dataset
 STAGES = ((12, 6, 1.5e-3), (11, 3, 7e-4), (12, 4, 1e-3))  # of the draft: datasets, passes over them, learning rate
-HELD_OUT = 60  # other prompts of each kind, for measuring
 SPARED = 100  # prompts after those of the first stage: earlier versions measured on them
 PREDICTED = {1.0: 900, 0.0: 450}  # prompts after those, for the predictor, by temperature; the router has some of them
 TRACED = 60  # texts on which the predictor's epochs are compared
@@ -53,7 +51,7 @@ def train_draft(settings: RealDraftOptions, output: Path) -> Path:
         InputError: a source of prompts is missing, or the target cannot be fetched.
     """
     target = fetch(output)[1]
-    write_prompts(settings.data, output, PER_KIND, HELD_OUT)
+    write_prompts(settings.data, output, PER_KIND, HELD_OUT_PER_KIND)
     first = settings.parts * PART
     unseen = first + SPARED
     later = range(unseen + max(PREDICTED.values()), PER_KIND * KINDS - PART + 1, PART)

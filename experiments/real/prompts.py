@@ -1,4 +1,6 @@
-"""Prompts of five kinds for a chat model: chat, code, maths, summarising and rewriting.
+"""``python -m experiments real-prompts``: prompts of five kinds for a chat model.
+
+The kinds are chat, code, maths, summarising and rewriting.
 
 They are put together from sources whose licences bind nothing that is derived (MIT, CC-BY, Apache-2.0, BSD, public
 domain), and from topics written for it. A draft is trained on the target's answers to them; those that are held out are
@@ -10,8 +12,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+
+from specpilot.common.errors import InputError
+from specpilot.common.options import Count
+
+from .. import FolderOptions
 
 QUESTIONS = (
     "Explain {} to a child.", "What is {}, and why does it matter?", "Give me five interesting facts about {}.",
@@ -46,8 +54,32 @@ REWRITE = (
     "Rewrite this text in the present tense.\n\n{}", "Rewrite this as a formal report.\n\n{}",
 )  # fmt: skip
 PASSAGE = 700  # most characters of a text to summarise or rewrite
+PER_KIND, HELD_OUT_PER_KIND = 1600, 60
 PROMPTS, HELD_OUT = "prompts.jsonl", "held-out.jsonl"
 SOURCES = {"code": ("mbpp", "nl2bash", "python_functions"), "maths": ("gsm8k", "svamp", "aqua", "math500")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions:
+    """Prompts.
+
+    Attributes:
+        data: Folder of JSON Lines files that the prompts are taken from: mbpp, nl2bash, python_functions, gsm8k, svamp,
+            aqua, math500, books and self_instruct.
+        per_kind: Number of prompts of each kind.
+        held_out: Number of held-out prompts of each kind.
+    """
+
+    data: Path
+    per_kind: Count = PER_KIND
+    held_out: Count = HELD_OUT_PER_KIND
+
+
+def main(options: PromptOptions, folder: FolderOptions) -> None:
+    """Write the prompts on which the draft of SmolLM2-135M-Instruct is trained, and the held-out ones."""
+    write_prompts(options.data, folder.output, options.per_kind, options.held_out)
+    for name in (PROMPTS, HELD_OUT):
+        print(folder.output / name)
 
 
 def write_prompts(data: Path, folder: Path, per_kind: int, held_out: int, seed: int = 0) -> None:
@@ -58,6 +90,9 @@ def write_prompts(data: Path, folder: Path, per_kind: int, held_out: int, seed: 
 
     Args:
         data: folder of JSON Lines files with a prompt in each row.
+
+    Raises:
+        InputError: a file is missing in ``data``.
     """
     chooser = random.Random(seed)
     by_kind = _by_kind(data)
@@ -69,6 +104,7 @@ def write_prompts(data: Path, folder: Path, per_kind: int, held_out: int, seed: 
     for kind, texts in by_kind.items():
         unseen = [*dict.fromkeys(text for text in texts if _subject(text) not in subjects)]
         held_out_rows += _rows(kind, "held-out-", chooser.sample(unseen, min(held_out, len(unseen))))
+    folder.mkdir(parents=True, exist_ok=True)
     for name, written in ((PROMPTS, rows), (HELD_OUT, held_out_rows)):
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in written), encoding="utf-8")
 
@@ -97,5 +133,8 @@ def _by_kind(data: Path) -> dict[str, list[str]]:
 
 
 def _column(data: Path, name: str, column: str) -> Iterator[str]:
-    with open(data / f"{name}.jsonl", encoding="utf-8") as lines:
+    path = data / f"{name}.jsonl"
+    if not path.is_file():
+        raise InputError(f"data={str(data)!r}: has no file {path.name}; see --help for the files that it must have")
+    with open(path, encoding="utf-8") as lines:
         yield from (json.loads(line)[column] for line in lines)

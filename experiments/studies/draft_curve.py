@@ -6,6 +6,9 @@ prompts. The target runs once over all texts, and its states are stored for all 
 The acceptance of a draft is the mean of Σ_v min(p, q) over the tokens of the held-out answers, at temperature 1. An
 EAGLE-3 draft has an acceptance for each drafted position, since it reads the target's states at the first position
 and its own states at later ones.
+
+A line through the acceptances over the logarithm of the number of tokens extrapolates to the number of tokens at which
+a draft would reach a chosen acceptance.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression, median
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -27,16 +30,28 @@ from rich.console import Console
 from specpilot.cli.commands.measuring import begin, finish
 from specpilot.common.console import progress_bar
 from specpilot.common.errors import InputError
-from specpilot.common.options import Count, DType, File, Folder, Names, OutputFileOptions, Positive, Seed, Several
+from specpilot.common.options import (
+    Count,
+    DType,
+    File,
+    Folder,
+    Fraction,
+    Names,
+    OutputFileOptions,
+    Positive,
+    Seed,
+    Several,
+)
 from specpilot.compare.interval import Interval, interval, show
 from specpilot.compare.store import Store
 from specpilot.compare.table import Table
 from specpilot.controllers.checkpoints.fingerprint import model_fingerprint
 from specpilot.data_gen.documents import Document, most_frequent, read_documents
 from specpilot.models.causal_lm import layer_modules
+from specpilot.models.eagle import find_state_input
 from specpilot.models.loading.generation_defaults import model_stop_tokens
 from specpilot.models.loading.names import load_model, load_tokenizer
-from specpilot.train.draft_model import choose_state_layers, freeze_shared, initial_draft
+from specpilot.train.draft_model import choose_state_layers, freeze_shared, initial_draft, load_initial
 from specpilot.train.draft_module import WARM_UP, DraftModule, overlap
 from specpilot.train.modules import cosine
 from specpilot.train.options import DraftTrainingOptions
@@ -63,6 +78,8 @@ class DraftCurveOptions(OutputFileOptions):
             the numbers at the end.
         tokens: Numbers of tokens of answers to train on.
         drafts: Drafts to train: layers of the target, such as "0,1,29", or "target" for an EAGLE-3 draft.
+        references: Trained drafts to evaluate on the same texts.
+        aim: Acceptance for which the necessary number of tokens is extrapolated.
         vocabulary: Number of tokens that a draft can propose.
         minutes: Training time of each draft. The number of steps is computed from the time of a step.
         lr: Learning rate.
@@ -79,6 +96,8 @@ class DraftCurveOptions(OutputFileOptions):
     held_out: str
     tokens: Annotated[tuple[Count, ...], Several()]
     drafts: Names
+    references: Names = ()
+    aim: Fraction = 0.55
     vocabulary: Count = 8192
     minutes: Positive = 10.0
     lr: Positive = 1e-3
@@ -95,6 +114,10 @@ class DraftCurveOptions(OutputFileOptions):
             target=self.target, dtype=self.dtype, data=self.data, vocabulary=self.vocabulary, window=self.window,
             batch_size=self.batch_size, lr=self.lr, seed=self.seed, **shape,
         )  # fmt: skip
+
+    def continuation(self, draft: str) -> DraftTrainingOptions:
+        """Return the options of `specpilot train draft` that continue the training of a draft."""
+        return DraftTrainingOptions(target=self.target, dtype=self.dtype, data=self.data, initial=draft)
 
 
 def layers_of(draft: str) -> tuple[int, ...]:
@@ -188,7 +211,7 @@ class Curve:
     def __init__(self, options: DraftCurveOptions, console: Console) -> None:
         self.options, self.console = options, console
         self.target: PreTrainedModel = load_model(options.target, dtype=options.dtype, device="cpu", decoder_only=True)
-        tokenizer = load_tokenizer(options.target)
+        self.tokenizer = tokenizer = load_tokenizer(options.target)
         self.fingerprint = model_fingerprint(self.target)
         self.stops = model_stop_tokens(self.target, tokenizer)
         self.texts = read_texts(options, self.fingerprint, tokenizer)
@@ -219,9 +242,11 @@ class Curve:
         settings = self.options.training(draft)
         among = range(len(self.target.get_output_embeddings().weight))
         draft_tokens = most_frequent(documents, min(self.options.vocabulary, len(among)), among, self.stops)
-        model = initial_draft(self.target, settings, draft_tokens)
-        left_out = freeze_shared(model, self.target, settings, self.fingerprint)
-        return DraftModule(settings, model, self.target, left_out=left_out, steps=0)
+        return self._module(settings, initial_draft(self.target, settings, draft_tokens))
+
+    def _module(self, settings: DraftTrainingOptions, draft: PreTrainedModel) -> DraftModule:
+        left_out = freeze_shared(draft, self.target, settings, self.fingerprint)
+        return DraftModule(settings, draft, self.target, left_out=left_out, steps=0)
 
     def windows_of(self, documents: Sequence[Document]) -> int:
         """Return the number of the first training windows that hold only tokens of ``documents``."""
@@ -298,16 +323,41 @@ class Curve:
         with progress_bar(self.console, f"steps of draft {draft} with {tokens:,} tokens", steps) as advance:
             for _ in self.steps(module, windows, steps):
                 advance()
-        embedding = module.head.get_input_embeddings().weight.numel()
-        read = sum(parameter.numel() for parameter in module.head.parameters()) - embedding
         passes = steps * self.options.batch_size / windows
         return {
             "draft": draft, "tokens": tokens, "texts": len(documents), "steps": steps, "passes": passes,
-            "parameters": read, **self.evaluate(module),
+            "parameters": parameters_read(module), **self.evaluate(module),
         }  # fmt: skip
 
+    def reference(self, draft: str) -> dict[str, Any]:
+        """Return the results of a draft that is not trained here.
+
+        Raises:
+            InputError: the draft cannot be loaded or trained, has other tokens than the target, or reads other states
+                than the trained drafts.
+        """
+        settings = self.options.continuation(draft)
+        model = load_initial(self.target, self.tokenizer, settings)
+        state_input, count = find_state_input(model), self.target.config.num_hidden_layers
+        stored = choose_state_layers(count)
+        if state_input is not None and state_input.target_layers(count) != stored:
+            raise InputError(
+                f"references={draft!r}: reads the states of layers {state_input.target_layers(count)}, but the study "
+                f"stores those of layers {stored}; leave it out"
+            )
+        module = self._module(settings, model)
+        return {"draft": draft, "parameters": parameters_read(module), **self.evaluate(module)}
+
+    def measure_references(self, store: Store) -> list[dict[str, Any]]:
+        """Return the results of all drafts that are not trained here; finished ones are taken from ``store``."""
+        shared = {"target": self.fingerprint, "held_out": self.options.held_out, "window": self.options.window}
+        return [
+            store.compute(shared | {"reference": draft}, partial(self.reference, draft))
+            for draft in self.options.references
+        ]
+
     def measure(self, store: Store) -> list[dict[str, Any]]:
-        """Return the results of all drafts; finished ones are taken from ``store``."""
+        """Return the results of all trained drafts; finished ones are taken from ``store``."""
         options = self.options
         named = ("dtype", "vocabulary", "minutes", "lr", "batch_size", "window", "seed", "data", "held_out")
         shared = {"target": self.fingerprint} | {name: getattr(options, name) for name in named}
@@ -321,13 +371,44 @@ class Curve:
         return rows
 
 
+def parameters_read(module: DraftModule) -> int:
+    """Return the number of parameters that a draft step reads: all but the embedding."""
+    embedding = module.head.get_input_embeddings().weight.numel()
+    return sum(parameter.numel() for parameter in module.head.parameters()) - embedding
+
+
+def extrapolate(rows: Sequence[dict[str, Any]], aim: float) -> dict[str, dict[str, float | None]]:
+    """Return the growth of each draft's acceptance with the number of tokens.
+
+    The growth is the slope of the least-squares line of the acceptance over log2(tokens). All drafts were trained for
+    the same time, so the line holds for this training time only.
+
+    Args:
+        rows: results of trained drafts.
+        aim: the acceptance to reach.
+
+    Returns:
+        For each draft with at least two numbers of tokens: ``doubling``, the increase of the acceptance for twice as
+        many tokens, and ``tokens``, the number of tokens at which the line reaches ``aim``. ``tokens`` is None if the
+        acceptance does not increase, or if the line reaches ``aim`` only after 10¹⁵ tokens.
+    """
+    growth: dict[str, dict[str, float | None]] = {}
+    for draft in dict.fromkeys(row["draft"] for row in rows):
+        points = [(math.log2(row["tokens"]), row["acceptance"]["value"]) for row in rows if row["draft"] == draft]
+        if len({x for x, _ in points}) > 1:
+            slope, start = linear_regression(*zip(*points, strict=True))
+            needed = (aim - start) / slope if slope > 0 else math.inf
+            growth[draft] = {"doubling": slope, "tokens": 2**needed if needed < math.log2(1e15) else None}
+    return growth
+
+
 def mean(columns: Any) -> Interval:
     """Return the acceptance of the first drafted token of windows (n, 2 + J), with its interval over windows."""
     return interval(lambda accepted, count: accepted / count, columns[:, 2], columns[:, 0])
 
 
-def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Plot the acceptance of each draft over the number of tokens."""
+def plot(rows: Sequence[dict[str, Any]], references: Sequence[dict[str, Any]], path: Path) -> None:
+    """Plot the acceptance of each trained draft over the number of tokens, and a line for each reference."""
     figure, (axes,) = canvases(7, 4.5)
     for draft in dict.fromkeys(row["draft"] for row in rows):
         points = [row for row in rows if row["draft"] == draft]
@@ -337,6 +418,8 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         name = "EAGLE-3" if draft == EAGLE else f"layers {draft}"
         (line,) = axes.plot(x, y, "o-", label=name)
         axes.fill_between(x, low, high, alpha=0.2, color=line.get_color())
+    for row in references:
+        axes.axhline(row["acceptance"]["value"], linestyle="--", color="gray", label=Path(row["draft"]).name)
     axes.set_xscale("log")
     label(axes, "tokens of answers to train on", "acceptance of the first drafted token")
     save(figure, path)
@@ -348,19 +431,26 @@ def main(options: DraftCurveOptions) -> None:
     for draft in options.drafts:
         options.training(draft)
     with Store(options.folder) as store:
-        rows = Curve(options, console).measure(store)
+        curve = Curve(options, console)
+        references, rows = curve.measure_references(store), curve.measure(store)
+    growth = extrapolate(rows, options.aim)
     table_rows = [
         {
             "draft": row["draft"],
-            "tokens": f"{row['tokens']:,}",
-            "passes": f"{row['passes']:.1f}",
+            "tokens": f"{row['tokens']:,}" if "tokens" in row else "–",
+            "passes": f"{row['passes']:.1f}" if "passes" in row else "–",
             "acceptance": show(Interval.from_dict(row["acceptance"]), 3),
             "by position": " ".join(f"{each:.3f}" for each in row["positions"]),
             "tokens per round": f"{row['round']:.2f}",
         }
-        for row in rows
+        for row in [*rows, *references]
     ]
     console.print(Table("Acceptance on held-out prompts", table_rows))
+    for draft, line in growth.items():
+        end = "is not reached" if line["tokens"] is None else f"needs {line['tokens']:,.0f} tokens"
+        console.print(
+            f"{draft}: {line['doubling']:+.3f} acceptance for twice the tokens; by this line, {options.aim} {end}"
+        )
     if options.figure is not None:
-        plot(rows, options.figure)
-    finish({"rows": rows}, options, options.output)
+        plot(rows, references, options.figure)
+    finish({"rows": rows, "references": references, "growth": growth}, options, options.output)

@@ -4,26 +4,34 @@ import json
 from itertools import groupby
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file
 from specpilot.controllers.checkpoints.checkpoint import load_controller
 from specpilot.data_gen.prompts import load_prompts
 from specpilot.infer.loading.controllers import load_policy
 
+from experiments.__main__ import main
 from experiments.real.fetch import COPIES, DRAFT, FOLDER, HEAD, INCLUDED, ROUTER, TOKENIZER, _included
-from experiments.real.prompts import HELD_OUT, PROMPTS, write_prompts
+from experiments.real.prompts import HELD_OUT, PROMPTS
 
 KINDS = ("chat", "code")
 
 
-def test_held_out_prompts_share_no_text_with_the_others(tmp_path: Path) -> None:
+def test_held_out_prompts_share_no_text_with_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     passages = [f"Passage {i} tells a story." for i in range(40)]
     names = ("mbpp", "nl2bash", "python_functions", "gsm8k", "svamp", "aqua", "math500", "books", "self_instruct")
     for name in names:
         of = passages if name == "books" else [f"{name} task {i}" for i in range(24)]
         rows = [{"prompt": text, "response": text.replace("Passage", "Chapter")} for text in of]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    write_prompts(tmp_path, tmp_path, 30, 10)
-    training_prompts, held_out = load_prompts(str(tmp_path / PROMPTS)), load_prompts(str(tmp_path / HELD_OUT))
+    assert main(f"real-prompts --data {tmp_path}/nowhere --output {tmp_path}/prompts".split()) == 2
+    assert "has no file" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "prompts").exists()
+    words = f"real-prompts --data {tmp_path} --per-kind 30 --held-out 10 --output {tmp_path}/prompts"
+    assert main(words.split()) == 0
+    folder = tmp_path / "prompts"
+    assert capsys.readouterr().out.split() == [str(folder / PROMPTS), str(folder / HELD_OUT)]
+    training_prompts, held_out = load_prompts(str(folder / PROMPTS)), load_prompts(str(folder / HELD_OUT))
     assert sorted({row.domain for row in training_prompts}) == ["chat", "code", "maths", "rewriting", "summarising"]
     assert len(training_prompts) == 150
     assert {kind: len([*rows]) for kind, rows in groupby(held_out, lambda row: row.domain)} == {

@@ -14,6 +14,7 @@ from experiments.__main__ import main
 from experiments.otm import coin_optimum, coins, uniforms
 from experiments.papers import selection, specdecpp
 from experiments.studies import precisions
+from experiments.studies.draft_curve import extrapolate
 from experiments.synthetic_pair import Shape, measured, synthetic_pair
 
 from ..helpers.tiny import byte_tokenizer, make, save_pair
@@ -188,13 +189,16 @@ def test_the_curve_of_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         )
     words = f"draft-curve --target {tmp_path}/target --data [{tmp_path}/answers] --held-out {tmp_path}/held-out"
     words += f" --window 16 --batch-size 2 --minutes 0.002 --tokens [60,200] --folder {tmp_path}/work --vocabulary 64"
-    words += f" --figure {tmp_path}/curve.png"
+    words += f" --figure {tmp_path}/curve.png --references [{tmp_path}/target] --aim 0.9"
     assert main([*words.split(), "--drafts", '["0,2",target]']) == 0
     capsys.readouterr()
     assert main([*words.split(), "--drafts", '["0,2",target]']) == 0
     captured = capsys.readouterr()
     assert "steps of draft" not in captured.err  # all results are stored
-    rows = json.loads(captured.out)["rows"]
+    report = json.loads(captured.out)
+    (itself,), rows = report["references"], report["rows"]
+    assert itself["acceptance"]["value"] == pytest.approx(1, abs=1e-5)  # the target as its own draft
+    assert report["growth"] == extrapolate(rows, 0.9)
     assert [(row["draft"], row["tokens"]) for row in rows] == [
         ("0,2", 60), ("0,2", 200), ("target", 60), ("target", 200)
     ]  # fmt: skip
@@ -209,9 +213,24 @@ def test_the_curve_of_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_extrapolation_of_the_curve() -> None:
+    """The line goes through points that lie on a line; no number of tokens is given if the acceptance does not grow."""
+    rows = [
+        {"draft": draft, "tokens": 1000 * 2**number, "acceptance": {"value": 0.3 + number * slope}}
+        for draft, slope in (("growing", 0.05), ("slow", 0.001), ("falling", -0.01))
+        for number in range(3)
+    ]
+    growth = extrapolate([*rows, {**rows[0], "draft": "single"}], 0.55)
+    assert growth.keys() == {"growing", "slow", "falling"}
+    assert growth["growing"] == {"doubling": pytest.approx(0.05), "tokens": pytest.approx(1000 * 2**5)}
+    assert growth["slow"] == {"doubling": pytest.approx(0.001), "tokens": None}
+    assert growth["falling"] == {"doubling": pytest.approx(-0.01), "tokens": None}
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        ("--references [nowhere/draft]", "nowhere/draft"),
         ("--drafts [last]", 'drafts=\'last\': must be layers such as "0,1,29", or "target" for an EAGLE-3 draft'),
         ("--tokens [100000]", "tokens=100000: data has answers of"),
         ("--held-out {0}/answers", "is also in data; leave it out"),
