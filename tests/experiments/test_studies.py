@@ -197,7 +197,8 @@ def test_the_curve_of_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "steps of draft" not in captured.err  # all results are stored
     report = json.loads(captured.out)
     (itself,), rows = report["references"], report["rows"]
-    assert itself["acceptance"]["value"] == pytest.approx(1, abs=1e-5)  # the target as its own draft
+    # The target as its own draft; its states are stored in bfloat16.
+    assert itself["acceptance"]["value"] == pytest.approx(1, abs=1e-3)
     assert report["growth"] == extrapolate(rows, 0.9)
     assert [(row["draft"], row["tokens"]) for row in rows] == [
         ("0,2", 60), ("0,2", 200), ("target", 60), ("target", 200)
