@@ -70,7 +70,10 @@ class ComparedDecoder(DecodingOptions):
 
     @classmethod
     def of(cls, base: DecodingOptions, name: str, **changes: Any) -> ComparedDecoder:
-        """Return the decoder ``name``: the options ``base`` with ``changes``."""
+        """Return the decoder ``name``: the options ``base`` with ``changes``.
+
+        A decoder without a draft model has no ``draft_dtype`` and ``draft_exponent``, unless ``changes`` has them.
+        """
         options = {entry.name: getattr(base, entry.name) for entry in fields(DecodingOptions)} | changes
         decoder = cls(**options, name=name)
         drafts = decoder.router is not None or split_drafts(decoder.draft)[0]
@@ -82,7 +85,7 @@ class ComparedDecoder(DecodingOptions):
 
     @classmethod
     def parse(cls, word: str | int, base: DecodingOptions) -> ComparedDecoder:
-        """Return the decoder of a word; ``base`` has the models.
+        """Return the decoder of a word of the option ``length`` of ``specpilot compare``; ``base`` has the models.
 
         Raises:
             InputError: the decoder needs a draft model, and ``base`` has none.
@@ -145,8 +148,8 @@ class ComparedDecoder(DecodingOptions):
         words = []
         for name in dict.fromkeys((*FIRST, *defaults)):
             value, flag = getattr(self, name), "--" + name.replace("_", "-")
-            if value is True:
-                words.append(flag)
+            if value != defaults[name] and isinstance(value, bool):
+                words.append(flag if value else f"--no-{flag[2:]}")
             elif value != defaults[name]:
                 text = "null" if value is None else f"[{','.join(value)}]" if isinstance(value, tuple) else str(value)
                 words += [flag, text]
@@ -221,7 +224,11 @@ class Loader:
         return tokenizer
 
     def draft(self, name: str, options: DecodingOptions) -> LanguageModel:
-        """Return a draft model, loaded with ``options``."""
+        """Return the draft model ``name``, loaded with ``options``.
+
+        Raises:
+            InputError: the model is missing or does not fit the target.
+        """
         key = name, str((options.draft_dtype, options.loading))
         if key not in self._drafts:
             models = self.target(options)
@@ -230,7 +237,11 @@ class Loader:
         return self._drafts[key]
 
     def decoder(self, options: ComparedDecoder, cost: CostSource | CostModel | None = None) -> SpeculativeDecoder:
-        """Return a decoder of this engine; ``cost`` is for decoders that use measured costs.
+        """Return a decoder of specpilot with ``options``.
+
+        Args:
+            options: the decoder; its ``engine`` is None.
+            cost: costs of a decoder that uses costs and whose options have none; None to leave them open.
 
         Raises:
             InputError: a model or controller is missing or does not fit, or options cannot be combined.
@@ -252,7 +263,18 @@ class Loader:
         max_new_tokens: int,
         cost: CostSource | CostModel | None = None,
     ) -> Generate:
-        """Return a function that decodes a prompt with ``options``; arguments and errors as for :meth:`decoder`."""
+        """Return a function that decodes a prompt, from its token ids and a seed.
+
+        Args:
+            options: the decoder.
+            sampling: the sampling parameters.
+            max_new_tokens: maximum number of new tokens of a text.
+            cost: as for :meth:`decoder`.
+
+        Raises:
+            InputError: as for :meth:`decoder`; or ``options.engine`` does not exist or cannot decode these models; or
+                the options do not allow these sampling parameters.
+        """
         settings: dict[str, Any] = {**sampling.to_dict(), "max_new_tokens": max_new_tokens}
         if options.engine is None:
             decoder = self.decoder(options, cost)

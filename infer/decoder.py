@@ -184,7 +184,7 @@ class SpeculativeDecoder:
         length: LengthController | Name | int | Sequence[LengthController | Name | int] | None = None,
         threshold: float | None = None,
         cost: CostModel | Name | float | None = None,
-        adapt: bool = False,
+        adapt: bool | Literal["auto"] = "auto",
         router: Router | Name | None = None,
         sample_arm: bool = False,
         copies: CopyPredictor | Name | None = None,

@@ -32,6 +32,8 @@ DraftDType = Literal[DType, "int8", "int4"]
 class TargetOptions(Options):
     """Models.
 
+    The option of commands that load a target.
+
     Attributes:
         target: Target model: a shipped model, a folder, a hub id, perhaps with a revision (owner/name@v1), or a GGUF
             file. The text has its distribution.
@@ -43,6 +45,8 @@ class TargetOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class PairOptions(TargetOptions):
     """Models.
+
+    Options of commands that load a target and a draft.
 
     Attributes:
         draft: Draft model with the target's tokenizer: a shipped model, a folder, a hub id, perhaps with a revision
@@ -64,6 +68,8 @@ class LoadingKeywords(TypedDict):
 class LoadingOptions(DeviceOptions):
     """Models.
 
+    Options of loading models.
+
     Attributes:
         dtype: Precision of the models; auto uses that of each checkpoint.
         trust_remote_code: Run code that comes with the models; only for sources you trust.
@@ -81,6 +87,8 @@ class LoadingOptions(DeviceOptions):
 @dataclass(frozen=True, kw_only=True)
 class DraftPrecisionOptions(Options):
     """Models.
+
+    The option of commands that decode with a draft model.
 
     Attributes:
         draft_dtype: Precision of the draft models. int8 and int4 round the weights of drafts on a CPU. auto measures a
@@ -102,6 +110,8 @@ class PlacementKeywords(TypedDict):
 class PlacementOptions(Options):
     """Models.
 
+    Options of commands that may place the target on several devices.
+
     Attributes:
         device_map: Spread the target over several devices: "auto" or "balanced" as in transformers, or a device, "cpu"
             or "disk" for each of its modules.
@@ -120,6 +130,8 @@ class PlacementOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class PairCheckOptions(Options):
     """Models.
+
+    The option of commands that load trained controllers.
 
     Attributes:
         pair_check: Pairs of models that a trained controller accepts. exact accepts only the pair that it was trained
@@ -155,6 +167,8 @@ def _sampling(options: Options) -> SamplingKeywords:
 class SamplingOptions(Options):
     """Sampling.
 
+    Options of commands that generate texts.
+
     Attributes:
         max_new_tokens: Maximum number of new tokens per text.
         top_k: Sample from the k most probable tokens; null keeps all.
@@ -174,6 +188,8 @@ class SamplingOptions(Options):
 class LengthOptions(Options):
     """Drafting.
 
+    Options of the rule that ends a draft.
+
     Attributes:
         length: The end of a draft: a number of tokens, from 0 to 20; a rule, "heuristic:5", "adaptive-length:4",
             "confidence:0.4", "cumulative-confidence:0.4", "entropy:0.5", "fallback:0.6", "online-confidence:0.4", or
@@ -187,7 +203,7 @@ class LengthOptions(Options):
         cost: Cost of drafting: a file of `specpilot bench cost --output`, the time of a draft step in units of a
             verification, such as 0.2, or "auto". With a cost, a trained controller needs no threshold: it stops when
             another draft token would cost more time than it saves. "auto" measures the cost for about a second when the
-            models are loaded, and adapts it while decoding.
+            models are loaded, and by default corrects it while decoding.
     """
 
     length: Annotated[int | str | tuple[int | str, ...] | None, Several(distinct=False), Objects()] = None
@@ -218,7 +234,8 @@ class DecodingOptions(
             length for all arms, or a list with one for each.
         sample_arm: Sample the draft from the router's probabilities instead of taking the most probable one.
         adapt: Correct the cost by the rounds' wall times; drafts then no longer depend on the seed alone. The
-            distribution of the text does not change.
+            distribution of the text does not change. "auto" corrects measured costs, and all costs of the default
+            drafts.
         copies: Trained copy head, tiny-copies, a folder or hub id. It predicts the acceptance of the tokens that n-gram
             drafts copy. Without a copy head, the prediction is the acceptance rate of copied tokens in the text so far.
         tree: Draft a tree with this number of children at each level, such as "3x2x1"; "4x1x1" is four chains of three
@@ -255,7 +272,7 @@ class DecodingOptions(
     draft: Annotated[str | tuple[str, ...] | None, Several(distinct=False), Objects((Path,))] = "auto"
     router: Annotated[str | None, Objects()] = None
     sample_arm: bool = False
-    adapt: bool = False
+    adapt: bool | Auto = "auto"
     copies: Annotated[str | None, Objects()] = None
     tree: Annotated[str | None, Objects()] = None
     verifier: str = AUTO
@@ -273,6 +290,8 @@ class DecodingOptions(
 @dataclass(frozen=True, kw_only=True)
 class GenerateOptions(DecodingOptions):
     """Generation.
+
+    Options of ``specpilot generate``.
 
     Attributes:
         seed: Seed of the text. The same seed gives the same text, with any drafts. Without a seed, every run samples

@@ -399,9 +399,12 @@ class Plan:
 
     def with_measured_costs(self, cost: CostModel) -> Plan:
         """Return the same plan with the measured costs ``cost`` in place of costs that were to be measured."""
-        measured = PresetCosts(cost, "measured when the models were loaded", adapt=True)
-        drafting = _replace_parts(self.drafting, lambda part: measured if isinstance(part, MeasuredCosts) else part)
-        return replace(self, drafting=drafting)
+
+        def measured(part: Any) -> Any:
+            origin = "measured when the models were loaded"
+            return PresetCosts(cost, origin, part.adapt) if isinstance(part, MeasuredCosts) else part
+
+        return replace(self, drafting=_replace_parts(self.drafting, measured))
 
     def check_sampling(self, sampling: SamplingParams, vocab_size: int) -> None:
         """Check that the rule supports the sampling parameters; ``vocab_size`` is the target's V.
@@ -620,7 +623,7 @@ def with_defaults(options: D, *, steady: bool = False) -> D:
         options,
         length=LEARNING,
         cost=AUTO if options.cost is None else options.cost,
-        adapt=True,
+        adapt=options.adapt is not False,
         draft=f"{models[0]}+{NGRAM}" if ngram is None else options.draft,
         draft_dtype=options.draft_dtype or "auto",
     )
@@ -716,7 +719,7 @@ def _length(
         copying = ngram is not None and not _holds_ngram(options.draft)
         if not copying and not (draft is not None and named):
             raise InputError("cost: would be ignored without a trained controller; name one as length, and a draft")
-    elif options.adapt and call == WHOLE:
+    elif options.adapt is True and call == WHOLE:
         raise InputError("adapt: corrects a cost while decoding, but cost is not set; give a cost, or cost='auto'")
     if options.copies is not None and ngram is None:
         raise InputError("copies: predicts n-gram drafts; name them, as in draft='ngram' or 'tiny-draft+ngram'")
@@ -934,7 +937,7 @@ def _routed(options: DecodingOptions, verifier: VerifierSpec) -> Routed:
         raise InputError("tree and router: a router's arms draft chains; give one of them")
     if options.copies is not None:
         raise InputError("copies and router: a router's n-gram arm has no predictor; leave one of them out")
-    if options.adapt or options.cost == AUTO:
+    if options.adapt is True or options.cost == AUTO:
         raise InputError(
             "adapt, cost='auto': not supported with a router, whose arms have different costs; give a cost file"
         )

@@ -466,13 +466,14 @@ def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
         decoder_spec(NONE, draft=None),
         decoder_spec("a", draft="tiny-draft+ngram", length="tiny-lag-free", copies="tiny-copies", adapt=True),
         decoder_spec("b", tree="2x1", verifier="mcss", draft_dtype="bfloat16"),
+        decoder_spec("d", draft="tiny-draft+ngram", adapt=False).with_default_drafts(),
         decoder_spec("c", length="tiny-head", threshold=0.7),
     ):
         words = shlex.split(" ".join(["generate", *spec.words(cost), "--max-new-tokens", "4", "Hi."]))
         assert cli.main([*words, "--seed", "3"]) == 0
         output = loader.decoder(spec, CostModel(0.2, 1.0, 0.0)).generate("Hi.", chat=True, max_new_tokens=4, seed=3)
         printed_text = capsys.readouterr().out.rstrip("\n")
-        assert printed_text == output.text or spec.adapt
+        assert printed_text == output.text or spec.adapt is True
 
 
 def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -518,12 +518,19 @@ def test_auto_measures_and_adapts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert untrained.length.running is not None
     for draft, options, adapt in (
         ("tiny-draft+ngram", {"cost": "auto"}, True),
+        ("tiny-draft+ngram", {"cost": "auto", "adapt": False}, False),
+        ("tiny-draft", {"adapt": False}, False),
         ("ngram", {"cost": "auto"}, True),
+        ("ngram", {"cost": "auto", "adapt": False}, False),
         ("ngram", {"cost": FIRST, "adapt": True}, True),
         ("ngram", {"cost": FIRST}, False),
     ):
-        (arm,) = SpeculativeDecoder.from_pretrained("tiny", draft, **options).setup.arms
+        decoder = SpeculativeDecoder.from_pretrained("tiny", draft, **options)
+        (arm,) = decoder.setup.arms
         assert arm.drafter.options.adapt == adapt  # type: ignore[attr-defined]
+        assert ("corrected by the time of each round" in decoder.plan.describe()) == adapt
+        if isinstance(arm.length, OnlineConfidence):
+            assert (arm.length.running is not None) == adapt
 
 
 TRUTH = CostModel(t_draft=0.3, t_verify=0.95, t_verify_token=0.05)

@@ -92,6 +92,7 @@ def test_what_says_how_to_draft_is_followed(settings: dict[str, Any]) -> None:
     ("settings", "changed"),
     [
         ({}, {"draft": "tiny-draft+ngram", "cost": "auto", "draft_dtype": "auto"}),
+        ({"adapt": False}, {"draft": "tiny-draft+ngram", "cost": "auto", "draft_dtype": "auto", "adapt": False}),
         ({"draft": "tiny-draft+ngram:6"}, {"cost": "auto", "draft_dtype": "auto"}),
         ({"cost": 0.2, "draft_dtype": "float32"}, {"draft": "tiny-draft+ngram"}),
         ({"tree": "auto"}, {"draft": "tiny-draft+ngram", "cost": "auto", "draft_dtype": "auto"}),
@@ -101,7 +102,7 @@ def test_what_says_how_to_draft_is_followed(settings: dict[str, Any]) -> None:
 def test_what_is_left_open_is_filled_in(settings: dict[str, Any], changed: dict[str, Any]) -> None:
     options = replace(BASE, **settings)
     filled = with_defaults(options)
-    assert filled == replace(options, length="online-confidence", adapt=True, **changed)
+    assert filled == replace(options, length="online-confidence", **{"adapt": True} | changed)
     if settings.keys() & {"tree", "verifier"}:
         decoder = SpeculativeDecoder.from_options(options)
         assert decoder.generate([1, 2, 3], max_new_tokens=8).stats.n_drafted > 0

@@ -58,6 +58,7 @@ def length(name: str, threshold: float | None = None, costs: Any = NoCosts()) ->
 
 FOUR = length("4")
 LEARNING = length("online-confidence", costs=MeasuredCosts())
+HELD = MeasuredCosts(adapt=False)
 DEFAULT = Mixed(Lookup(4, MeasuredCosts(), None), Chain(FASTEST, LEARNING))
 
 
@@ -81,6 +82,10 @@ DEFAULT = Mixed(Lookup(4, MeasuredCosts(), None), Chain(FASTEST, LEARNING))
         (PAIR | {"length": "tiny-head", "threshold": 0.5}, Chain(DRAFT, length("tiny-head", 0.5))),
         (PAIR | {"length": "tiny-lag-free", "cost": 0.2}, Chain(DRAFT, length("tiny-lag-free", costs=PRICED))),
         ({"length": "tiny-lag-free", "cost": "auto"}, Chain(DRAFT, length("tiny-lag-free", costs=MeasuredCosts()))),
+        (
+            PAIR | {"adapt": False},
+            Mixed(Lookup(4, HELD, None), Chain(FASTEST, length("online-confidence", None, HELD))),
+        ),
         (
             PAIR | {"length": "tiny-lag-free", "cost": 0.2, "tree": "auto"},
             GrownTree(DRAFT, length("tiny-lag-free", costs=PRICED)),

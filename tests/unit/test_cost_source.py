@@ -53,14 +53,19 @@ def test_the_source_names_the_machine_of_a_file(document: dict[str, object], mac
 def test_a_source_keeps_its_origin() -> None:
     source = PresetCosts(COST, "costs of somewhere")
     assert cost_source(source) == source
-    assert cost_source(source, adapt=True) == PresetCosts(COST, "costs of somewhere", adapt=True)
-    for other in (NoCosts(), MeasuredCosts()):
+    corrected = PresetCosts(COST, "costs of somewhere", adapt=True)
+    assert cost_source(source, adapt=True) == cost_source(corrected) == corrected
+    assert cost_source(corrected, adapt=False) == source
+    for other in (NoCosts(), MeasuredCosts(), MeasuredCosts(adapt=False)):
         assert cost_source(other) == other
+    assert cost_source(MeasuredCosts(), adapt=False) == MeasuredCosts(adapt=False)
+    assert cost_source(NoCosts(), adapt=False) == NoCosts()
 
 
 def test_other_sources() -> None:
     assert cost_source(None) == NoCosts()
-    assert cost_source("auto") == cost_source("auto", adapt=True) == MeasuredCosts()
+    assert cost_source("auto") == cost_source("auto", adapt=True) == MeasuredCosts(adapt=True)
+    assert cost_source("auto", adapt=False) == MeasuredCosts(adapt=False)
     assert cost_source(COST, adapt=True) == PresetCosts(COST, "a cost model passed in Python", adapt=True)
     with pytest.raises(InputError, match="adapt"):
         cost_source(None, adapt=True)
@@ -69,4 +74,5 @@ def test_other_sources() -> None:
 def test_descriptions_differ() -> None:
     sources = [None, "auto", 0.2, COST]
     described = {cost_source(cost).describe() for cost in sources} | {cost_source(0.2, adapt=True).describe()}
-    assert len(described) == 5
+    described.add(cost_source("auto", adapt=False).describe())
+    assert len(described) == 6
