@@ -83,9 +83,13 @@ def trim_vocabulary(options: TrimOptions) -> None:
 
     quiet()
     folder = trim(options)
-    target = options.target or (TARGET if shipped(options.draft) else "TARGET")  # TARGET: the user fills it in
-    command = _decoding_command("--target", target, "--draft", folder)
-    print(f"{folder}: a draft that proposes {options.keep} tokens. Decode with it: {command}")
+    target = options.target or (TARGET if shipped(options.draft) else None)
+    if target is None:
+        draft = f"--draft {shlex.quote(str(folder))}"
+        step = f"To decode with it, pass {draft} to 'specpilot generate', and the target of the draft as --target."
+    else:
+        step = f"Decode with it: {_decoding_command('--target', target, '--draft', folder)}"
+    print(f"{folder}: a draft that proposes {options.keep} tokens. {step}")
 
 
 def _controller_command(folder: Path, kind: str, *, costs: bool = False) -> str:

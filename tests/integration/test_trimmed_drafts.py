@@ -119,8 +119,13 @@ def test_trim_vocabulary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     (tmp_path / "p.txt").write_text("".join(f"prompt {i} {'word ' * (i % 3)}\n" for i in range(16)))
     words = ["--data", str(tmp_path / "p.txt"), "--output"]
     assert cli.main(["trim-vocabulary", draft, "--keep", "120", *words, str(tmp_path / "trimmed")]) == 0
-    hint = f" Decode with it: specpilot generate --target TARGET --draft {tmp_path / 'trimmed'} 'Write a short story.'"
-    assert capsys.readouterr().out.rstrip().endswith(hint)
+    trimmed = f"{tmp_path / 'trimmed'}: a draft that proposes 120 tokens."
+    step = f"pass --draft {tmp_path / 'trimmed'} to 'specpilot generate', and the target of the draft as --target."
+    assert capsys.readouterr().out.rstrip() == f"{trimmed} To decode with it, {step}"
+    paired = ["trim-vocabulary", draft, "--target", target, "--keep", "120", *words, str(tmp_path / "paired")]
+    assert cli.main(paired) == 0
+    command = f"specpilot generate --target {target} --draft {tmp_path / 'paired'} 'Write a short story.'"
+    assert capsys.readouterr().out.rstrip().endswith(f" Decode with it: {command}")
     loaded, whole = load_model(tmp_path / "trimmed", device="cpu"), load_model(draft, device="cpu")
     head = loaded.get_output_embeddings()
     assert isinstance(head, TrimmedHead)
