@@ -174,7 +174,8 @@ def _types_of(kind: type) -> dict[str, Any]:
 class Options:
     """Base class of options. It converts values to the types of their fields, and checks types and limits.
 
-    Default values are not checked.
+    The first sentence of a subclass's docstring is the title of its fields in ``--help``. Default values are not
+    checked.
 
     Raises:
         InputError: a value has a wrong type or is outside its limits.
@@ -254,6 +255,8 @@ def check_names(kind: type[Options], names: Iterable[str]) -> None:
 class SeedOptions(Options):
     """Sampling.
 
+    The option of commands that draw random numbers.
+
     Attributes:
         seed: Seed of every random number.
     """
@@ -264,6 +267,8 @@ class SeedOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions(Options):
     """Models.
+
+    The option of commands that load models.
 
     Attributes:
         device: auto (an accelerator if there is one), cpu, cuda, cuda:1, …
@@ -276,6 +281,8 @@ class DeviceOptions(Options):
 class OutputFileOptions(Options):
     """Output.
 
+    The option of commands that print a JSON result.
+
     Attributes:
         output: File for the JSON that is printed to standard output.
     """
@@ -286,6 +293,8 @@ class OutputFileOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class OverwriteOptions(Options):
     """Output.
+
+    The option of commands that write a checkpoint.
 
     Attributes:
         overwrite: Replace an existing checkpoint.

@@ -1,4 +1,4 @@
-"""Generation of transformers as a decoder: plain, assisted by the draft, or with copies of the prompt."""
+"""Generation of transformers as a decoder: without drafts, assisted by the draft model, or with prompt lookup."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TransformersSampling(TypedDict, total=False):
 
 
 def sampling_options(sampling: SamplingParams) -> TransformersSampling:
-    """Keywords of transformers' ``generate`` that sample under ``sampling``."""
+    """Return the keywords of transformers' ``generate`` for the sampling parameters ``sampling``."""
     if sampling.temperature == 0:
         return {"do_sample": False}
     return {
@@ -42,7 +42,13 @@ def sampling_options(sampling: SamplingParams) -> TransformersSampling:
 
 
 def generate(model: Any, prompt: list[int], **options: Any) -> list[int]:
-    """The new tokens of transformers' ``generate`` for ``prompt``."""
+    """Return the new tokens of transformers' ``generate`` after ``prompt``, without the prompt.
+
+    Args:
+        model: a model of transformers.
+        prompt: token ids.
+        options: keywords of ``generate``.
+    """
     ids = torch.tensor([prompt], device=model.device)
     output = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **options)
     tokens: list[int] = output[0, len(prompt) :].tolist()
@@ -50,16 +56,22 @@ def generate(model: Any, prompt: list[int], **options: Any) -> list[int]:
 
 
 class TransformersLoop:
-    """Transformers' ``generate`` of one target.
+    """A function that decodes prompts with transformers' ``generate``.
 
     Args:
-        method: empty for no draft; ``"assisted-3"`` for drafts of three tokens, or ``"lookup-10"``.
+        target: the target.
+        draft: the draft model; None without one.
+        method: empty for no drafts; ``"assisted-3"`` for drafts of three tokens by the draft model; ``"lookup-10"`` for
+            prompt lookup of ten tokens. The numbers are examples.
+        sampling: the sampling parameters.
+        max_new_tokens: maximum number of new tokens of a text.
 
     Attributes:
         forwards: number of forwards of the target so far, prefills included.
 
     Raises:
-        InputError: ``method`` is none of these, or there is no draft to assist.
+        InputError: ``method`` is none of these; or it needs a draft model, and there is none, or the draft model reads
+            the target's states or has a vocabulary of another size.
     """
 
     def __init__(
@@ -94,9 +106,9 @@ class TransformersLoop:
             )
 
     def __call__(self, prompt: list[int], seed: int) -> Generation:
-        """Decode one prompt; of the counters only the number of tokens is reported."""
+        """Return the generation after ``prompt``; its only counter is the number of tokens."""
         torch.manual_seed(seed)
-        if self.config is not None:  # where several loops of one draft run in turn, each has its own
+        if self.config is not None:  # set here, because loops with other settings may use the same draft in turn
             self.config.num_assistant_tokens = self.tokens
             self.config.num_assistant_tokens_schedule = "constant"
             self.config.assistant_confidence_threshold = 0.0
@@ -112,7 +124,11 @@ class TransformersLoop:
 
 
 def can_assist(target: LanguageModel, draft: LanguageModel) -> bool:
-    """Return true if transformers can draft with this pair."""
+    """Return true if transformers can draft with this pair.
+
+    It cannot with an encoder-decoder, a GGUF model, a target whose state cannot be rolled back, or a draft that reads
+    the target's states or has a vocabulary of another size.
+    """
     return (
         not target.encodes_prompts
         and not isinstance(target.model, GgufModel)
@@ -136,6 +152,13 @@ def assisted_costs(
     console: Console,
 ) -> CostModel:
     """Return the costs of rounds of assisted generation, from decodings of the prompts with ``COSTED`` drafted tokens.
+
+    Args:
+        target, draft: the pair.
+        prompts: token ids of the prompts.
+        sampling: the sampling parameters.
+        max_new_tokens: maximum number of new tokens of a text.
+        console: the console that shows the progress.
 
     Raises:
         InputError: transformers cannot draft with this draft.

@@ -175,7 +175,7 @@ class Chains(ABC):
         """Return the evidence of the prompts where ``rows`` (n,) is true."""
 
     def value(self, setting: ChainSetting, cost: CostModel) -> float:
-        """Return the speed-up over no drafts."""
+        """Return the speed-up over no drafts; infinite or NaN if it is not known."""
         return float(self.speedup(setting, cost, *(column.sum() for column in self.columns(setting))))
 
     def speed(self, setting: ChainSetting, cost: CostModel) -> Interval:
@@ -207,10 +207,10 @@ class Chains(ABC):
 
 @dataclass(frozen=True)
 class ReplayedChains(Chains):
-    """Counters of replayed texts.
+    """Evidence from counters of replayed texts.
 
     Attributes:
-        counts: (n, 5) :class:`ChainCounts` of each prompt by setting.
+        counts: :class:`ChainCounts` (n, 5) of each prompt, by setting.
     """
 
     counts: Mapping[ChainSetting, Array]

@@ -1,4 +1,4 @@
-"""Does drafting pay? Decoders on the same prompts, by replay at measured costs and by the clock.
+"""Comparison of decoders on the same prompts, by replay at measured costs and by the clock.
 
 *Replay* (:mod:`.recorded`) gives the counters of a length controller on recorded outputs; with the costs measured on
 this machine they are a speed-up over decoding without drafts (SpecDec++ eq. 2.3). *The clock* decodes every prompt with
@@ -100,7 +100,7 @@ CHECKS = "checks of "  # beginning of a measure's name, followed by a predictor
 SHOWN = 96  # number of tokens of the texts that a report shows
 COST_PROMPTS, COST_TOKENS, COST_REPEATS = 3, 48, 2
 ASSISTED_PROMPTS = 2  # prompts from which the costs of transformers' rounds are measured
-LEAST, MOST_PASSES, MOST_REPLAYED = 2, 3, 200
+LEAST, MOST_PASSES, MOST_REPLAYED = 2, 3, 200  # least prompts, most passes by the clock, most prompts of a replay
 TRACED = 0.5  # time of recording an output, in decodings
 RETRACED = 0.25  # time of recording the drafts of another engine along an output that exists, in decodings
 LOGGED = 2.0  # time of decoding with the longest drafts, whose rounds are logged, in decodings
@@ -131,6 +131,7 @@ def compare_decoders(
         decoders: the configurations; ``"none"`` is always one.
         rows: the prompts.
         loader: loads the target and its drafts; without a draft nothing is replayed, and no rules are added.
+        task: sampling parameters, maximum number of new tokens, seed and chat settings.
         folder: folder in which each result is stored after its measurement.
         clock: also measure the time of decoding; otherwise all speeds are replayed.
         rules: add the best fixed length and the best threshold on cumulative confidence.
@@ -140,14 +141,15 @@ def compare_decoders(
         cost_description: source of the costs in words.
         engine_costs: costs of another engine, for its settings; None for the costs of the pair.
         engines: replay the drafts of other engines too, for their settings.
+        console: the console that shows the progress. Default: standard error.
         began: value of ``time.perf_counter`` from which the minutes count. Default: now.
 
     Returns:
         The report without the conclusions of :mod:`.findings`.
 
     Raises:
-        InputError: the target or the pair cannot be loaded, a decoder's name, model or controller does not exist or is
-            given twice, or nothing is left to compare.
+        InputError: the target or the pair cannot be loaded, a decoder's name is misspelt, occurs twice or is that of an
+            added rule, no decoder can be loaded, or ``clock`` is false for a pair that cannot be replayed.
     """
     console = console or stderr_console()
     began = time.perf_counter() if began is None else began
@@ -319,7 +321,7 @@ class _Comparing:
         return self.costs.get(name, self.costs[NONE])
 
     def _plan_of(self, decoder: SpeculativeDecoder) -> Plan:
-        """The plan of ``decoder`` for the task's texts, which all have a seed."""
+        """Return the plan of ``decoder`` for the task's texts, which all have a seed."""
         return decoder.setup_for(seed=self.task.seed, temperature=self.task.sampling.temperature).plan
 
     def _describe(self) -> None:
@@ -684,7 +686,10 @@ def predictor_of(decoder: SpeculativeDecoder, spec: ComparedDecoder) -> Acceptan
 
 
 def trained_on(specs: Mapping[str, ComparedDecoder], rows: Sequence[PromptRow]) -> dict[str, list[str]]:
-    """Return ids of prompts in the training data of a decoder's controllers, by name of the decoder."""
+    """Return the ids of prompts that are in the training data of a decoder's controllers, by name of the decoder.
+
+    Decoders without such prompts are left out.
+    """
     trained = {}
     for name, spec in specs.items():
         digests = {digest for controller in controllers_of(spec) for digest in controller.provenance.prompts}
@@ -771,7 +776,13 @@ def same_texts(runs: Sequence[TimedDecoding], without_drafts: Sequence[TimedDeco
 def by_clock(
     result: DecoderResult, runs: Sequence[TimedDecoding], without_drafts: Sequence[TimedDecoding]
 ) -> DecoderResult:
-    """The figures of a decoder with those of its decodings, compared with decodings without drafts."""
+    """Return ``result`` with the figures of timed decodings.
+
+    Args:
+        result: the other figures of the decoder.
+        runs: the decodings of the decoder, by prompt.
+        without_drafts: the decodings without drafts, of the same prompts in the same order.
+    """
     run, baseline = total(runs), total(without_drafts)
     per_second, baseline_per_second = (decoding.generated / decoding.processor_seconds for decoding in (run, baseline))
     result = replace(

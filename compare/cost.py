@@ -5,9 +5,10 @@ Prompts are decoded without drafts and with drafts of several lengths, and the c
 2024, eq. 2.1 and Table 2). A round of the loop includes what single forwards leave out: the controller and the update
 of the request's state.
 
-A chain of K drafted tokens verifies K + 1, so these rounds do not tell t_draft from t_verify_token. A length controller
-needs their sum only; the time of single forwards of the target over 1 to 21 tokens (:mod:`..infer.costs`) splits it. If
-the times of these forwards are not a line in the number of tokens, the cost model has their shape
+A chain of K drafted tokens verifies K + 1 tokens, so the times of these rounds do not separate t_draft from
+t_verify_token. A length controller needs only the sum of both. The times of single forwards of the target over 1 to 21
+tokens (:mod:`..infer.costs`) separate them. If these times are not linear in the number of tokens, the cost model has
+their shape
 (:mod:`~specpilot.controllers.length.verification_shape`). The times of rounds then determine all costs except the
 additional time of a verification.
 """
@@ -49,7 +50,7 @@ def trained_judge(decoder: SpeculativeDecoder, name: str) -> LengthController:
     """Return the trained controller ``name``.
 
     Raises:
-        InputError: ``name`` is a rule, or a controller of another pair.
+        InputError: ``name`` is a rule, there is no such controller, or it was trained for another pair.
     """
     if names_rule(name):
         raise InputError(f"judge={name!r}: is a rule, which predicts nothing; name a trained controller")
@@ -58,7 +59,7 @@ def trained_judge(decoder: SpeculativeDecoder, name: str) -> LengthController:
 
 
 class TimedFixed(Fixed):
-    """Drafts a fixed number of tokens, and records the times of rounds.
+    """A length controller that drafts a fixed number of tokens and records the times of rounds.
 
     Attributes:
         rounds: tokens and forwards of each round's draft, and its seconds; copies for requests share the list.
@@ -73,11 +74,11 @@ class TimedFixed(Fixed):
 
 
 class JudgedFixed(Fixed):
-    """Drafts ``PREDICTED`` tokens, and records the times of ``judge``, whose decisions are ignored.
+    """A length controller that drafts ``PREDICTED`` tokens and records the times of ``judge``, but ignores it.
 
     Attributes:
-        starts, seconds: times of ``judge`` at the start of each round and at each token; copies for requests share the
-            lists.
+        starts, seconds: seconds of the decisions of ``judge`` at the start of each round and at each token; copies for
+            requests share the lists.
     """
 
     def __init__(self, judge: LengthController) -> None:
@@ -110,8 +111,8 @@ class StepCosts(Record):
     """The cost model of single steps.
 
     Attributes:
-        cost: the cost model; its numbers are stored beside the others.
-        r_squared: share of the variance of ``t_v`` that it explains.
+        cost: the cost model; in JSON its fields stand beside ``r_squared`` and ``t_v``.
+        r_squared: share of the variance of ``t_v`` that the cost model explains.
         t_v: seconds of the target's forward by number of tokens.
     """
 
@@ -128,10 +129,11 @@ class RoundCosts(Record):
     """The cost model of the rounds of the decoder.
 
     Attributes:
-        t_draft: seconds of a drafted token.
+        t_draft: seconds of a drafted token, with its share of the verification.
         t_target: seconds of a round without a draft.
-        r_squared: share of the variance of the rounds' times that it explains.
-        measured_over_fitted: measured over fitted times by draft length; None if no round was measured.
+        r_squared: share of the variance of the rounds' times that the cost model explains.
+        measured_over_fitted: total measured seconds over total fitted seconds, by draft length; None for a length of
+            which no round was measured.
     """
 
     t_draft: float
@@ -145,8 +147,8 @@ class DecisionTimes(Record):
     """Seconds of a trained controller's decisions.
 
     Attributes:
-        median_call: at a token.
-        at_a_start: at the start of a round.
+        median_call: median seconds of the decision at a drafted token.
+        at_a_start: median seconds of the decision at the start of a round.
         draft_step: seconds of a draft step without a decision.
         share_of_draft_step: ``median_call`` over ``draft_step``.
     """
@@ -166,7 +168,7 @@ class CostMeasurement(SparseRecord):
         forward: the cost model of single steps.
         loop: the cost model of the rounds.
         prediction: the time of a controller's decisions; None without a controller.
-        warnings: a message for each cost that was clamped.
+        warnings: a message for each cost that noise made impossible, so that another value replaced it.
     """
 
     cost: CostModel
@@ -186,13 +188,14 @@ def bench_cost(
     judge: LengthController | None = None,
     quick: bool = False,
 ) -> CostMeasurement:
-    """Measure the costs of a pair, in seconds: of its rounds and of single steps.
+    """Return the measured costs of a pair, in seconds: of its rounds and of single steps.
 
     Costs that noise made negative are set to 0. ``warnings`` of the result has a message for each of them.
 
     Args:
         decoder: the pair.
         prompts: token ids of the prompts.
+        console: the console that shows the progress.
         repeats: number of times that each generation is timed. Single steps are timed ten times as often. The results
             are medians.
         sampling: keywords of the decoder's ``generate``.
@@ -200,7 +203,7 @@ def bench_cost(
         quick: whether fewer draft lengths are measured, which takes a third of the time.
 
     Raises:
-        InputError: no generation is longer than the token of its prefill.
+        InputError: every text ends with its first token, so that there are no rounds.
     """
     (draft,) = decoder.drafts
     read = QUICKLY_READ if quick else READ
@@ -247,7 +250,10 @@ def bench_cost(
 def decision_seconds(
     decoder: SpeculativeDecoder, prompts: list[list[int]], judge: LengthController, sampling: SamplingKeywords
 ) -> list[float]:
-    """Return the median times of ``judge`` at a token and at a round's start while decoding; 0 without calls."""
+    """Return the median seconds of the decisions of ``judge`` at a drafted token and at the start of a round.
+
+    The prompts are decoded with drafts of ``PREDICTED`` tokens. A median is 0 if there was no such decision.
+    """
     length = JudgedFixed(judge)
     for prompt in prompts:
         decoder.generate(prompt, length=length, seed=0, **sampling)
@@ -261,7 +267,7 @@ def with_decisions(cost: CostModel, seconds: Sequence[float]) -> CostModel:
 
 
 def with_shape(rounds: Sequence[tuple[int, int, float]], forward: CostModel) -> CostModel:
-    """Return the cost model of ``rounds`` with the additional times of verified tokens of single forwards.
+    """Return the cost model of ``rounds``, with the times of single forwards for further tokens of a verification.
 
     Args:
         rounds: tokens and forwards of each round's draft, and its seconds.
@@ -275,14 +281,15 @@ def with_shape(rounds: Sequence[tuple[int, int, float]], forward: CostModel) -> 
 def split_sums(loop: CostModel, t_verify_token: float) -> CostModel:
     """Return ``loop`` with another cost of a verified token.
 
-    The costs of a round and of a drafted token do not change.
+    The costs of a round and of a drafted token do not change. If ``t_verify_token`` (seconds) exceeds one of them, the
+    smaller of the two replaces it.
     """
     per_token = min(t_verify_token, loop.per_token, loop.round(0))
     return CostModel(loop.per_token - per_token, loop.round(0) - per_token, per_token, loop.t_draft_start)
 
 
 def warnings(loop: CostModel, t_verify_token: float) -> list[str]:
-    """Return a warning for each cost that noise made impossible and that was clamped."""
+    """Return a warning for each cost that noise made impossible, so that another value replaced it."""
     messages = []
     if loop.per_token == 0:
         messages.append("loop: the measured time of a draft step is zero; measure again on an idle machine")

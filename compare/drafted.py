@@ -169,7 +169,12 @@ def _judgement(quality: PredictorQuality, confidence: float | None) -> str:
 
 
 def between(edges: Sequence[int], values: Sequence[int]) -> Labels:
-    """Return the interval of whole numbers of each of ``values`` (M,), counted from 1."""
+    """Return the name (M,) of the interval that each of ``values`` (M,) is in, such as ``"3–4"`` or ``"9 and more"``.
+
+    Args:
+        edges: the smallest value of each interval, ascending; the last interval has no end.
+        values: whole numbers from ``edges[0]`` on. Names count from 1: the value 0 is called 1.
+    """
     starts = [edge + 1 for edge in edges]
     names = [str(low) if low + 1 == end else f"{low}–{end - 1}" for low, end in pairwise(starts)]
     return np.array([*names, f"{starts[-1]} and more"])[np.searchsorted(edges, values, side="right") - 1]
@@ -194,12 +199,12 @@ DIGITS = 5
 
 
 class Check(NamedTuple):
-    """A checked token.
+    """A drafted token that was verified, with its predicted and its true acceptance probability.
 
     Attributes:
-        node: place in the trace.
+        node: index of the token in the trace.
         position: position in the draft, from 1.
-        predicted, accept: predicted and true acceptance probability.
+        predicted, accept: predicted and true probability that the token is accepted.
     """
 
     node: int
@@ -209,7 +214,7 @@ class Check(NamedTuple):
 
 
 class Observer(LengthController):
-    """Drafts until a token is rejected, and records the predicted acceptance of every checked token.
+    """A length controller that drafts until a token is rejected, and records predictions of acceptance.
 
     Args:
         predictor: predicts acceptance; None for the draft's own confidence.

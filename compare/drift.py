@@ -1,12 +1,12 @@
 """A test for drift of acceptance between two datasets, for all groups together, with at most 5 % false alarms.
 
 The acceptance of a group is a ratio of sums over prompts, Σ accepted / Σ drafted; tokens of one prompt are not
-independent, prompts are. Each group's statistic is the difference over its standard error, and its p-value the share of
-re-assignments of the prompts to the two datasets in which the statistic is at least as large; a prompt of both is
-swapped with itself. The adjusted p-value is the share of re-assignments in which the least p-value of all groups is at
-least as small (Westfall and Young 1993, single-step minP). Half of the 5 % is for all tokens together and half for the
-groups: where nothing drifted, the probability of naming anything is at most 5 %, however many groups there are and
-however they depend on each other.
+independent, prompts are. Each group's statistic is the difference over its standard error. Its p-value is the share of
+random re-assignments of the prompts to the two datasets in which the statistic is at least as large. A prompt of both
+datasets has two sums, which a re-assignment swaps or keeps. The adjusted p-value is the share of re-assignments in
+which the least p-value of all groups is at least as small (Westfall and Young 1993, single-step minP). Half of the 5 %
+is for all tokens together and half for the groups. If nothing drifted, the probability that any group is named is at
+most 5 %, for any number of groups and any dependence between them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Drift(Record):
         return self.p <= ALARM
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, the ``difference``, and as ``found`` whether the difference is significant."""
+        """Return the fields, ``difference``, and ``found``, which is true if the difference is significant."""
         return super().to_dict() | {"difference": self.difference, "found": self.is_significant}
 
 
@@ -77,7 +77,7 @@ class Sums(NamedTuple):
 def sums_of(
     prompts: NDArray[np.str_], accept: Array, groups: Sequence[NDArray[np.bool_] | bool]
 ) -> tuple[list[str], Sums]:
-    """Return the different prompts of tokens, and the sums over their tokens.
+    """Return the C distinct prompts of M tokens, and the sums over the tokens of each prompt.
 
     Args:
         prompts: prompt of each token (M,).
@@ -100,9 +100,12 @@ def mean_interval(sums: Sums) -> tuple[Array, Array, Array]:
 
 
 def drifts(first: tuple[list[str], Sums], second: tuple[list[str], Sums], seed: int = 0) -> list[Drift]:
-    """Return the drift of each group. The columns are the groups, the same in both datasets, all tokens first.
+    """Return the drift of each of G groups; its p is 1 if the group has too few prompts in a dataset.
 
-    p is 1 for a group with too few prompts in a dataset.
+    Args:
+        first, second: the prompts and sums of each dataset, from :func:`sums_of`. Both have the same groups, of which
+            the first has all tokens.
+        seed: seed of the random re-assignments.
     """
     names = [*first[0], *second[0]]
     sums = Sums(*(np.concatenate(parts) for parts in zip(first[1], second[1], strict=True)))

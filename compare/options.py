@@ -37,6 +37,8 @@ OF_DECODING = (
 class RepeatOptions(Options):
     """Measurement.
 
+    The option of commands that time something several times.
+
     Attributes:
         repeats: Number of timed repetitions; the report has their medians.
     """
@@ -49,6 +51,8 @@ class MeasurementOptions(
     TargetOptions, PromptOptions, SamplingOptions, LoadingOptions, DraftPrecisionOptions, PairCheckOptions
 ):
     """Models.
+
+    Options of measurements that decode prompts, with or without a draft model.
 
     Attributes:
         draft: Draft model of the decoders that do not name one; null compares without a draft model.
@@ -68,7 +72,10 @@ class MeasurementOptions(
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadOptions(PairOptions, MeasurementOptions):
-    """Models."""
+    """Models.
+
+    Options of measurements that decode prompts with a draft model.
+    """
 
     limit: Count = 20
 
@@ -76,6 +83,8 @@ class WorkloadOptions(PairOptions, MeasurementOptions):
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(MeasurementOptions, SeedOptions):
     """Comparison.
+
+    Options of ``specpilot compare``.
 
     Attributes:
         target: Target model: a shipped model, a folder, a hub id, optionally with a revision (owner/name@v1), or a GGUF
@@ -147,6 +156,8 @@ class CompareOptions(MeasurementOptions, SeedOptions):
 @dataclass(frozen=True, kw_only=True)
 class CostBenchOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     """Benchmark. A few prompts suffice. Do not use the prompts on which controllers are compared.
+
+    Options of ``specpilot bench cost``.
 
     Attributes:
         repeats: Number of timed repetitions of each generation. Forwards are timed ten times as often. Medians are

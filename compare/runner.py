@@ -31,7 +31,7 @@ WINDOW = "specpilot"  # name of the interval in zeus
 
 
 class Meter:
-    """Measures the energy of intervals.
+    """A meter of the energy that the processor and the GPUs use in an interval of time.
 
     Args:
         monitor: a ``zeus.monitor.ZeusMonitor``; None measures nothing.
@@ -55,7 +55,7 @@ class Meter:
         return cls(monitor if monitor.gpu_indices or monitor.cpu_indices else None)
 
     def begin(self) -> None:
-        """Begin an interval; one that was not ended is forgotten."""
+        """Begin an interval; an interval that began earlier and did not end is discarded."""
         if self.monitor is not None:
             self.monitor.begin_window(WINDOW, restart=True)
 
@@ -88,7 +88,7 @@ class Timed(Generic[T]):
 
 
 def clocked(call: Callable[[], T], meter: Meter | None = None) -> Timed[T]:
-    """Call, and measure the wall time, the processor time and, with a ``meter``, the energy."""
+    """Return the result of ``call``, with its wall time, its processor time and, with a ``meter``, its energy."""
     meter = meter or Meter()
     meter.begin()
     started, processor = time.perf_counter(), time.process_time()

@@ -46,13 +46,18 @@ ABOVE = 2.0**32 * (1 + 2.0**-20)  # a little more than 2^32, for the rounding of
 
 
 def seed_key(seed: int) -> int:
-    """Return 64 bits of a hash of ``seed``, which may be any integer; only this noise uses them."""
+    """Return the key of the noise of ``seed``, 64 bits of its hash as an unsigned number; a seed is any integer."""
     digest = hashlib.sha256(f"shared noise\0{seed}".encode()).digest()
     return int.from_bytes(digest[:8], "little")
 
 
 def position_key(key: int, position: int) -> int:
-    """Return the key of a position's noise, 64 bits as a signed number, for the key of the seed."""
+    """Return the key of the noise at ``position``, 64 bits as a signed number.
+
+    Args:
+        key: the key of the seed, from :func:`seed_key`.
+        position: number of tokens before it, the prompt included.
+    """
     z = (key + position * POSITION_STEP) & WORD
     z = (z ^ (z >> 30)) * FIRST & WORD
     z = (z ^ (z >> 27)) * SECOND & WORD
@@ -63,12 +68,15 @@ def position_key(key: int, position: int) -> int:
 
 
 def choose(probabilities: Tensor, tokens: Tensor | None, keys: Sequence[int]) -> tuple[list[int], float]:
-    """Return the tokens with the largest p/E in N distributions, and the sum of these p/E, NaN if a probability is NaN.
+    """Return the token with the largest p/E in each of N distributions, and the sum of these p/E.
+
+    E is the noise of the module's description, and p/E is the largest for the token that is drawn. The sum is NaN if a
+    probability is NaN.
 
     Args:
         probabilities: (N, k) probabilities; a token with probability 0 is not chosen.
         tokens: (N, k) their tokens; None for the tokens 0 … k - 1.
-        keys: N keys of positions.
+        keys: for each distribution the key of its position, from :func:`position_key`.
     """
     if probabilities.device.type != "cpu":
         if probabilities.device.type == "mps":  # mps has no float64
@@ -173,7 +181,7 @@ def _negative_exponentials(z: Array) -> Array:
 
 
 def scores(probabilities: Tensor, tokens: Tensor | None, keys: Tensor) -> Tensor:
-    """Return p/E (N, k) in float64; in descending order the entries are draws without replacement.
+    """Return p/E (N, k) in float64; in descending order of p/E the tokens are drawn without replacement.
 
     Args:
         probabilities, tokens: as for :func:`choose`; None for the tokens 0 … k - 1.

@@ -60,6 +60,8 @@ ONE_CYCLE, COSINE = "one-cycle", "cosine"  # learning rate schedules
 class DataOptions(Options):
     """Data.
 
+    The data of a training.
+
     Attributes:
         data: Folder written by `specpilot data …`, or several with the same models and sampling, as "[A,B]".
     """
@@ -77,6 +79,8 @@ class DataOptions(Options):
 class ValidationOptions(Options):
     """Data.
 
+    The part of the data that is held out of a training.
+
     Attributes:
         validation_fraction: Share of the prompts held out for validation, chosen by a hash of their id.
     """
@@ -87,6 +91,8 @@ class ValidationOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(DataOptions, ValidationOptions, SeedOptions, DeviceOptions):
     """Training.
+
+    Options of every training.
 
     Attributes:
         epochs: Passes over the data.
@@ -167,6 +173,8 @@ FeatureSourceOptions.__doc__ = str(FeatureSourceOptions.__doc__).replace("{predi
 class MixingOptions(Options):
     """Features.
 
+    The texts of features whose predictor reads a mixture of target and draft tokens (SpecDec++).
+
     Attributes:
         mixing: Share r of target tokens in the texts that the draft reads; the other tokens are the draft's and are the
             training examples. At 1 every draft token is an example, with the target's text as context. Default: 0.15 as
@@ -212,6 +220,8 @@ class PredictorTrainingOptions(FeatureSourceOptions, TrainingOptions):
 class CopyTrainingOptions(TrainingOptions):
     """Copy head. The learning rate is the highest of a one-cycle schedule of AdamW.
 
+    Options of ``specpilot train copies``.
+
     Attributes:
         data: Folder of the target's own texts, written by `specpilot data answers`, acceptance or on-policy; or several
             of the same target, as "[A,B]". They may differ in sampling.
@@ -236,6 +246,8 @@ class CopyTrainingOptions(TrainingOptions):
 @dataclass(frozen=True, kw_only=True)
 class RouterTrainingOptions(TrainingOptions):
     """Router. Defaults are those of assistant selection (Huang et al. 2024, §3.1 and Table 9).
+
+    Options of ``specpilot train router``.
 
     Attributes:
         reward: rouge (the paper's proxy, eq. 2), or throughput (the speed-up over decoding without drafts that the cost

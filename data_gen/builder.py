@@ -86,7 +86,10 @@ class EncodedPrompts:
     identity: Identity
 
     def limits(self, max_new_tokens: int) -> list[str]:
-        """Return a line if some prompts leave room for fewer than ``max_new_tokens`` tokens; otherwise no line."""
+        """Return a list with one message if the context leaves room for fewer than ``max_new_tokens`` tokens.
+
+        The message has the number of prompts for which this holds. The list is empty if there are none.
+        """
         return context_limits([item.budget < max_new_tokens for item in self.items], self.context)
 
     def shards(self, size: int) -> list[list[Item]]:
@@ -108,7 +111,7 @@ class EngineTexts:
 
 
 def context_limits(is_limited: Sequence[bool], context: int | None) -> list[str]:
-    """Return a list with a line about the texts that the context limits; empty if there are none.
+    """Return a list with one message about the texts that the context limits; empty if there are none.
 
     Args:
         is_limited: for each text whether the context leaves room for fewer than ``max_new_tokens`` tokens.

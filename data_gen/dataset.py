@@ -123,7 +123,7 @@ class FeatureSettings(Record):
     device: str
 
     def by_name(self) -> dict[str, object]:
-        """Return the options that have an effect, by name."""
+        """Return the options by name, without those of mixed texts that are None."""
         mixed = {"mixing", "mixings", "seed"}
         return {name: value for name, value in vars(self).items() if name not in mixed or value is not None}
 

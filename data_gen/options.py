@@ -56,6 +56,8 @@ class PromptSourceKeywords(TypedDict):
 class PromptSourceOptions(Options):
     """Prompts.
 
+    The source of prompts, and their form.
+
     Attributes:
         prompts: builtin, builtin-large, builtin-copy, a JSON Lines, CSV, Parquet or text file, a folder of such files,
             or the id of a dataset on the hub.
@@ -107,6 +109,8 @@ class PromptSourceOptions(Options):
 class PromptOptions(PromptSourceOptions):
     """Prompts.
 
+    The source of prompts, their form and their number.
+
     Attributes:
         limit: Maximum number of prompts.
         skip: Number of prompts to skip first.
@@ -119,6 +123,8 @@ class PromptOptions(PromptSourceOptions):
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions(Options):
     """Many prompts.
+
+    Options of ``specpilot generate`` for a file of prompts.
 
     Attributes:
         prompts: File, folder or hub dataset of prompts or conversations, as for `specpilot data`, instead of a single
@@ -152,6 +158,8 @@ class BatchOptions(Options):
 class TextFormOptions(Options):
     """Data.
 
+    The form of texts from which drafts are trained or trimmed.
+
     Attributes:
         column: Column with the prompt or conversation. By default, the first column with a usual name, such as prompt.
         answer_column: Column with the answer; none learns only prompts. By default, the first column with a usual name,
@@ -173,6 +181,8 @@ class TextFormOptions(Options):
 class DatasetOptions(PromptOptions, SamplingOptions, LoadingOptions, SeedOptions):
     """Dataset. Every field that its rows depend on is part of its identity.
 
+    Options of every dataset that is made from prompts.
+
     Attributes:
         max_prompt_tokens: Skip prompts with more tokens. By default, a prompt that fills the context is an error.
         batch_size: Number of prompts that are decoded together.
@@ -188,6 +198,8 @@ class DatasetOptions(PromptOptions, SamplingOptions, LoadingOptions, SeedOptions
 class RuleOptions(Options):
     """Labels.
 
+    The option of datasets with labels of acceptance.
+
     Attributes:
         verifier: Verification rule that the labels are for: a label is the probability that the rule accepts a drafted
             token. Decoding uses invariant with a seed and a temperature above 0, and token-wise otherwise.
@@ -198,17 +210,26 @@ class RuleOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptanceDataOptions(PairOptions, RuleOptions, PlacementOptions, DatasetOptions):
-    """Acceptance dataset."""
+    """Acceptance dataset.
+
+    The settings of a dataset of ``specpilot data acceptance``.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswersDataOptions(TargetOptions, PlacementOptions, DatasetOptions):
-    """Dataset of the target's own answers."""
+    """Dataset of the target's own answers.
+
+    The settings of a dataset of ``specpilot data answers``.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class OnPolicyDataOptions(AcceptanceDataOptions, LengthOptions):
-    """Dataset of the decoder's rounds."""
+    """Dataset of the decoder's rounds.
+
+    The settings of a dataset of ``specpilot data on-policy``.
+    """
 
     length: int | str = "8"
 
@@ -219,6 +240,8 @@ ARMS = ("tiny-draft", "tiny-draft-code-prose", "tiny-draft-math", "tiny-draft-sq
 @dataclass(frozen=True, kw_only=True)
 class RouterDataOptions(TargetOptions, RuleOptions, PlacementOptions, DatasetOptions):
     """Router dataset.
+
+    The settings of a dataset of ``specpilot data router``.
 
     Attributes:
         arms: The router's arms in order: draft models, exit:LAYER (the first layers of the target draft), ngram (copies
@@ -233,6 +256,8 @@ class RouterDataOptions(TargetOptions, RuleOptions, PlacementOptions, DatasetOpt
 class DatasetFolderOptions(Options):
     """Output.
 
+    The output of commands that write a dataset.
+
     Attributes:
         output: Folder of the dataset: shards and a manifest. The same command continues an unfinished dataset.
         plan: Print the planned work, its size on disk and its duration; write nothing.
@@ -245,6 +270,8 @@ class DatasetFolderOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions(Options):
     """Workers.
+
+    The processes that make a dataset.
 
     Attributes:
         workers: Number of workers on a Ray cluster, each with its own device and models. The shards are the same bytes
@@ -274,6 +301,8 @@ ONE_PROCESS = WorkerOptions()
 @dataclass(frozen=True, kw_only=True)
 class ResponseOptions(Options):
     """Texts of another engine.
+
+    Options of ``specpilot data acceptance`` for texts of the target that another engine generates.
 
     Attributes:
         responses: Engine that generates the target's texts; this command then labels them. openai: a server with

@@ -66,7 +66,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def link_commands(markdown: str, uri: str) -> str:
-    """``markdown`` of the page ``uri``, with links to the pages of commands."""
+    """Return ``markdown`` of the page ``uri``, with links to the pages of commands."""
     if uri == COMMANDS_PAGE:
         return COMMAND_ROW.sub(lambda row: f"| [`specpilot {row[1]}`]({page_of(tuple(row[1].split()))}) |", markdown)
     return COMMAND_LINK.sub(
@@ -80,17 +80,18 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def packages() -> dict[str, Path]:
-    """Return every package and its folder."""
+    """Return the folder of every package in ``pyproject.toml``, by name of the package."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     return {name: ROOT / folder for name, folder in project["tool"]["setuptools"]["package-dir"].items()}
 
 
 def notebook_paths() -> list[Path]:
+    """Return the notebooks in ``docs/notebooks``, sorted by name."""
     return sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 
 
 def notebook_page(path: Path) -> str:
-    """The notebook at ``path`` as Markdown, with a link to the file below its title."""
+    """Return the notebook at ``path`` as Markdown, with a link to the file below its title."""
     parts: list[str] = []
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         source = "".join(cell["source"]).strip()
@@ -108,13 +109,13 @@ def notebook_page(path: Path) -> str:
 
 
 def output_text(output: Mapping[str, Any]) -> str:
-    """The text of a cell's stored output as Markdown; empty if it has none."""
+    """Return the text of a cell's stored output as Markdown; empty if the output has no text."""
     text = "".join(output.get("text") or output.get("data", {}).get("text/plain", ())).rstrip()
     return f"```text\n{text}\n```" if text else ""
 
 
 def name_of(words: tuple[str, ...]) -> str:
-    """Return a command as typed."""
+    """Return the command ``words`` as the user types it."""
     return " ".join(["specpilot", *words])
 
 
@@ -136,7 +137,7 @@ def command_page(words: tuple[str, ...]) -> tuple[str, str]:
 
 
 def leaves(commands: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the words of every command."""
+    """Yield the words of every command in ``commands``, each after the words ``path`` of the group."""
     for name, entry in commands.items():
         if isinstance(entry, Mapping):
             yield from leaves(entry, (*path, name))
@@ -172,7 +173,10 @@ def parse_help(text: str) -> tuple[str, list[tuple[str, str, str, str]]]:
 
 
 def split_meaning(text: str) -> tuple[str, str, str]:
-    """Return meaning, type and default of an option from ``meaning (type: T, default: D)``."""
+    """Return meaning, type and default of an option from ``meaning (type: T, default: D)``.
+
+    Type and default are empty if the text does not have this form.
+    """
     match = re.match(r"(.*?)\s*\((required, )?type: (.*?)(?:, default: (.*))?\)$", text)
     if match is None:
         return text, "", ""

@@ -8,6 +8,8 @@ from pathlib import Path
 class FolderOptions:
     """Output.
 
+    The option of experiments that write a folder.
+
     Attributes:
         output: Output folder; an interrupted run in it is continued.
     """

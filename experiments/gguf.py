@@ -29,10 +29,12 @@ PLAIN = {"f32": 0, "bf16": 32, "q8_0": 7}  # ggml's types of files
 class GgufOptions:
     """Model.
 
+    Options of ``python -m experiments gguf``.
+
     Attributes:
-        model: What is converted: a Llama with a byte-level BPE tokenizer, by name or folder.
-        type: Of the weights: f32, bf16, or q8_0, blocks of 32 numbers of 8 bits and a scale.
-        output: File that is written.
+        model: Model to convert: a Llama with a byte-level BPE tokenizer, by name or folder.
+        type: Format of the weights: f32, bf16, or q8_0, blocks of 32 numbers of 8 bits with a scale.
+        output: GGUF file to write.
     """
 
     output: Path

@@ -143,13 +143,16 @@ mutmut.cli()
 class MutantOptions:
     """Mutants.
 
+    Options of ``python -m experiments mutants``.
+
     Attributes:
         modules: Folders of the package and files in them, such as infer/verify or infer/verify/block. Default: all
             that have tests in experiments/mutants.py.
-        sample: Number of mutants of each module, drawn at random; a larger sample contains a smaller one. All by
-            default.
+        sample: Number of mutants of each module, drawn at random; a larger sample contains a smaller one. Default: all
+            mutants.
         seed: Seed of the sample.
-        seconds: Seconds of tests for each mutant: the fastest that fit are run. All by default.
+        seconds: Seconds of tests for each mutant. The fastest tests that fit into this time are run. Default: all
+            tests.
     """
 
     modules: tuple[str, ...] = tuple(TESTS)

@@ -36,6 +36,8 @@ SUPPORT = 10  # Figure 5: number of most probable tokens taken from each model
 class OtmBenchOptions(PairOptions, LoadingOptions):
     """Benchmark.
 
+    Options of ``python -m experiments otm``.
+
     Attributes:
         prompt: Text after which the two models' next-token distributions are compared (Figure 5).
         output: File for the plot.

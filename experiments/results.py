@@ -56,10 +56,12 @@ REQUIREMENTS = {
 class ResultsOptions:
     """Results.
 
+    Options of ``python -m experiments results``.
+
     Attributes:
         output: Working folder. Each commit has a folder in it, in which an interrupted run is continued.
         only: Names of steps, which are run with the steps that they need.
-        plan: Print the steps, what they take and which are complete; run nothing.
+        plan: Print the steps with their minutes, and mark the complete ones; run nothing.
         pages: Write the tables and sources in the pages again from the files in docs/results; run nothing.
     """
 

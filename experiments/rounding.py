@@ -28,10 +28,12 @@ FILTERS: list[dict[str, Any]] = [
 class RoundingOptions:
     """Rounding.
 
+    Options of ``python -m experiments rounding``.
+
     Attributes:
-        weights: File of weights in bfloat16, model.safetensors.
-        output: Folder of the rounded file, and of what ships of it, the packed one.
-        share: Largest step of a row, in units of its root mean square.
+        weights: File model.safetensors with weights in bfloat16.
+        output: Folder for the rounded file, and for the packed file, which specpilot includes.
+        share: Largest rounding step of a row of weights, in units of the row's root mean square.
     """
 
     weights: Path

@@ -64,6 +64,8 @@ class Shape(Options):
 class SyntheticPairOptions(Shape, FolderOptions, DeviceOptions):
     """Models.
 
+    Options of ``python -m experiments synthetic-pair``.
+
     Attributes:
         dtype: Precision of the weights.
     """

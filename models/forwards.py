@@ -89,13 +89,20 @@ class Forward(ABC):
 
     @abstractmethod
     def read(self, model: Any, cache: RaggedKVCache, reads: Sequence[Read]) -> Results:
-        """Append the new tokens of each read to its text; see :meth:`.base.LanguageModel.forward`."""
+        """Append the new tokens of each read to its text, and return the results.
+
+        Returns:
+            Logits (N, V) and hidden states (N', d + L·d), as :meth:`.base.LanguageModel.forward`.
+        """
 
     def draft_unread(
         self, model: Any, cache: RaggedKVCache, reads: Sequence[Read], counts: Sequence[int],
         numbers: Sequence[Sequence[float]], sampled: Sampled, steps: int,
     ) -> DraftedTokens | None:  # fmt: skip
-        """Sample tokens after each read on the device; see :meth:`.base.LanguageModel.draft_unread`."""
+        """Sample tokens after each read on the device, as :meth:`.base.LanguageModel.draft_unread`.
+
+        A forward that cannot do this reads nothing and returns None, as this method of the base class does.
+        """
         return None
 
 
@@ -142,7 +149,7 @@ class TextByText(Forward):
         )
 
     def read_text(self, model: Any, cache: RaggedKVCache, read: Read) -> tuple[Tensor, Tensor]:
-        """Read one text without a tree, with the model's own masks."""
+        """Read one text without a tree, with the model's own masks; results as for :meth:`Forward.read`."""
         cache.start_forward([read.text], [len(read.tokens)])
         states = None if read.states is None else read.states.unsqueeze(0)
         tokens = torch.tensor([read.tokens], dtype=torch.long).to(model.device, non_blocking=True)
@@ -152,7 +159,10 @@ class TextByText(Forward):
         return logits[0], hidden[0]
 
     def read_paths(self, model: Any, cache: RaggedKVCache, read: Read, tree: TreeMask) -> tuple[Tensor, Tensor]:
-        """Read a tree as a batch: each path to a leaf is a row with a copy of the cached columns of the path."""
+        """Read a tree as a batch; results as for :meth:`Forward.read`.
+
+        Each path to a leaf is a row with a copy of the cached columns of the path.
+        """
         first = cache.length(read.text)  # the column of the first new token
         nodes = first + len(read.tokens) - len(tree.above)  # the column of the first node
         paths = [[*range(tree.trunk), *path] for path in tree.paths(nodes)] or [list(range(tree.trunk))]

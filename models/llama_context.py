@@ -138,7 +138,11 @@ class LlamaContext:
         self._states = _integer_function(llama, "llama_get_embeddings")
 
     def read(self, entries: Sequence[Entry]) -> tuple[Tensor, Tensor]:
-        """Read ``entries``; return copies of their logits (n, V) and hidden states (n, d)."""
+        """Read n ``entries``, and return copies of their logits (n, V) and hidden states (n, d).
+
+        Raises:
+            RuntimeError: llama.cpp reports an error.
+        """
         if not self.states:
             self.llama.llama_set_embeddings(self.pointer, True)
             self.states = True
@@ -162,7 +166,11 @@ class LlamaContext:
         return view
 
     def read_without_outputs(self, entries: Sequence[Entry]) -> None:
-        """Read ``entries`` without computing logits and hidden states."""
+        """Read ``entries`` without computing logits and hidden states.
+
+        Raises:
+            RuntimeError: llama.cpp reports an error.
+        """
         if self.states:
             self.llama.llama_set_embeddings(self.pointer, False)
             self.states = False
@@ -190,7 +198,11 @@ class LlamaContext:
 
 
 class Batch:
-    """A ``llama_batch`` whose arrays are written through numpy views, which is faster than field by field."""
+    """A ``llama_batch`` whose arrays are written through numpy views, which is faster than field by field.
+
+    Args:
+        llama: the module of llama.cpp's functions, see :func:`library`.
+    """
 
     def __init__(self, llama: Any) -> None:
         self.struct = llama.llama_batch_init(BATCH, 0, 1)
@@ -203,7 +215,7 @@ class Batch:
         self.sequences = [self.struct.seq_id[i] for i in range(BATCH)]
 
     def fill(self, entries: Sequence[Entry], outputs: bool) -> Any:
-        """Return the batch of ``entries``; all of them have results if ``outputs`` is true, otherwise none."""
+        """Return llama.cpp's batch of ``entries``, at most ``BATCH``; ``outputs``: whether all of them have results."""
         for i, (token, position, sequence) in enumerate(entries):
             self.tokens[i], self.positions[i], self.sequences[i][0] = token, position, sequence
         self.outputs[: len(entries)] = outputs

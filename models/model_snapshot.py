@@ -88,7 +88,10 @@ def shell(module: nn.Module) -> Any:
 def mirror(model: nn.Module, change: Callable[[nn.Module, nn.Module], None]) -> Any:
     """Return a copy of a model's modules with the same parameters, buffers and hooks.
 
+    A module in a wrapper of torch.compile is copied without the wrapper.
+
     Args:
+        model: the model.
         change: called as ``change(copy, original)`` for every module.
     """
     copies: dict[nn.Module, nn.Module] = {}

@@ -114,7 +114,15 @@ def put_states(reads: Sequence[Read], rows: Sequence[int], states: Tensor) -> No
 
 
 def ends(rows: Sequence[int], counts: Sequence[int], width: int) -> list[int]:
-    """Return the indices, in a flattened (B, width), of the last ``counts`` entries of ``rows``, row after row."""
+    """Return indices of the last entries of some rows of an array (B, ``width``), row after row.
+
+    The indices are those of the flattened array (B·width,).
+
+    Args:
+        rows: indices of the rows.
+        counts: number of last entries of each row.
+        width: number of entries of a row.
+    """
     row_ends = [(row + 1) * width for row in rows]
     return [index for end, count in zip(row_ends, counts, strict=True) for index in range(end - count, end)]
 
@@ -142,5 +150,8 @@ def read_in_groups(
 
 
 def joined(results: Sequence[Results]) -> Results:
-    """Return the logits of all ``results`` concatenated, and their hidden states concatenated."""
+    """Return the logits (N, V) of all ``results`` concatenated, and their hidden states (N', d) concatenated.
+
+    N and N' are the total numbers of tokens with logits and with hidden states.
+    """
     return torch.cat([logits for logits, _ in results]), torch.cat([hidden for _, hidden in results])

@@ -18,6 +18,8 @@ CONTROL = {*range(32), 127}  # characters that a header cannot contain
 class ServeOptions(DecodingOptions):
     """Server.
 
+    Options of ``specpilot serve``.
+
     Attributes:
         host: Address to listen on; 0.0.0.0 accepts connections from other machines.
         port: Port to listen on; 0 chooses a free port.

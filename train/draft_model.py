@@ -62,7 +62,8 @@ def new_draft(target: PreTrainedModel, layers: Sequence[int], draft_tokens: Sequ
         draft_tokens: the tokens of the logits; None for all.
 
     Raises:
-        InputError: no shorter model of the target's architecture can be made.
+        InputError: the target is no decoder-only language model or is quantised, or its architecture does not allow
+            models with fewer layers.
     """
     config: Any = target.config
     kind = config.model_type
@@ -144,18 +145,20 @@ def new_eagle3(
 ) -> PreTrainedModel:
     """Return a float32 EAGLE-3 draft with one layer of Llama, with logits for ``draft_tokens``.
 
-    The embedding is the target's, and the output projection begins with rows of the target's. The layer, its norms and
-    W begin with random weights; if the target's layers are like Llama's, with those of the target's last layer, so that
-    the draft begins as an early exit. No weight requires gradients.
+    The embedding is the target's, and the output projection begins with rows of the target's. The other weights are
+    those of the layer, its norms, and the projection W (d, L·d) of the outputs of L target layers. They begin as random
+    numbers. If the target's layers are like Llama's, they begin as the weights of the target's last layer instead, so
+    that the draft begins as an early exit. No weight requires gradients.
 
     Args:
         target: the target.
-        layers: the target's layers whose outputs are read; 1 is the first.
+        layers: the L layers of the target whose outputs are read; 1 is the first.
         draft_tokens: the tokens of the logits; None for all.
         seed: seed of random weights.
 
     Raises:
-        InputError: no EAGLE-3 draft can be made for the target.
+        InputError: the target is no decoder-only language model, is quantised, has longrope or no layer of ``layers``,
+            or its embedding and its output projection do not both have the hidden size and a row for each token.
     """
     config: Any = target.config
     kind = config.model_type
@@ -259,7 +262,7 @@ def shorter_config(config: Any, layers: Sequence[int]) -> PreTrainedConfig:
 def initial_draft(
     target: PreTrainedModel, settings: DraftTrainingOptions, draft_tokens: list[int] | None
 ) -> PreTrainedModel:
-    """Return a draft of the target's layers, or with features an EAGLE-3 draft.
+    """Return a new draft: one of the target's layers, or with the option ``features`` an EAGLE-3 draft.
 
     Args:
         target: the target.

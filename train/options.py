@@ -43,6 +43,8 @@ from ..infer.options import LoadingOptions, PlacementOptions, TargetOptions
 class FeatureDataOptions(FeatureSourceOptions, MixingOptions, PlacementOptions, SeedOptions):
     """Feature dataset.
 
+    The settings of a dataset of ``specpilot data features``.
+
     Attributes:
         seed: Seed of the mixing.
     """
@@ -72,6 +74,8 @@ def feature_options(settings: PredictorTrainingOptions) -> FeatureDataOptions:
 class TextOptions(TextFormOptions, DataOptions):
     """Data.
 
+    Texts from which drafts are trained or trimmed.
+
     Attributes:
         data: Prompts and answers, or conversations: a JSON Lines, CSV, Parquet or text file, a folder of such files, or
             a hub dataset. Or answers of the target: a folder written by `specpilot data answers`, `data acceptance` or
@@ -84,6 +88,8 @@ class TextOptions(TextFormOptions, DataOptions):
 @dataclass(frozen=True, kw_only=True)
 class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, TrainingOptions):
     """Draft. Without an initial draft, it is made of the target's layers, or with features an EAGLE-3 draft.
+
+    Options of ``specpilot train draft``.
 
     Attributes:
         initial: Draft to begin with: a draft of `train draft`, or any model with the target's tokenizer and number of
@@ -135,6 +141,8 @@ class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, TrainingO
 class RunOptions(Options):
     """Output.
 
+    The output of every training.
+
     Attributes:
         output: Run folder for the metrics, the checkpoints, and the settings with all defaults filled in. A new run
             needs an empty or new folder.
@@ -149,6 +157,8 @@ class RunOptions(Options):
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(OverwriteOptions):
     """Export.
+
+    Options of ``specpilot export``.
 
     Attributes:
         run: Run folder of `specpilot train`, or a controller checkpoint to rewrite in the current format.
@@ -175,6 +185,8 @@ class ExportOptions(OverwriteOptions):
 class TrimOptions(TextOptions, OverwriteOptions):
     """Trimmed vocabulary.
 
+    Options of ``specpilot trim-vocabulary``.
+
     Attributes:
         draft: Draft model: a shipped model, a folder or a hub id.
         keep: Number of tokens that the draft can propose: the most frequent tokens of the data.
@@ -193,6 +205,8 @@ class TrimOptions(TextOptions, OverwriteOptions):
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOptions(ValidationOptions, DeviceOptions, OverwriteOptions):
     """Calibration.
+
+    Options of ``specpilot calibrate``.
 
     Attributes:
         controller: Checkpoint: a folder, a hub id or a shipped name.

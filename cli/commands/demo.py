@@ -13,6 +13,8 @@ from ...common.options import LARGEST, Folder, Range, SeedOptions
 class DemoOptions(SeedOptions):
     """Demo.
 
+    Options of ``specpilot demo``.
+
     Attributes:
         output: Folder for the dataset, runs, controllers and report. A finished demo in this folder is replaced.
         prompts: Number of training prompts.

@@ -12,6 +12,8 @@ from ...common.options import DeviceOptions, DType
 class EnvOptions(DeviceOptions):
     """Output.
 
+    Options of ``specpilot env``.
+
     Attributes:
         json: Print one JSON object instead of a table.
         target: Model to load. The output then has its precision, its device, its forward, and the reason for that

@@ -16,14 +16,16 @@ from .step import DraftSignals, Step
 
 
 class AcceptancePredictor(ABC):
-    """Predicts acceptance token by token. It has no state, so that all requests of a batch share one predictor.
+    """Base class of predictors of acceptance, token by token.
+
+    A predictor has no state, so that all requests of a batch share one.
 
     Attributes:
         lag: number of newest tokens that cannot be predicted yet, 0 or 1.
         mean: mean acceptance in the training data.
         samplings: sampling parameters of the training data; empty if unknown.
         verifier: verification rule of the training data; None if unknown.
-        draft_exponent: the power of the draft's probabilities in its checkpoint, see :class:`.Calibration`.
+        draft_exponent: power to which the draft's probabilities are raised, see :class:`.Calibration`.
     """
 
     lag: int
@@ -33,7 +35,7 @@ class AcceptancePredictor(ABC):
     draft_exponent: float = 1.0
 
     def check_sampling(self, sampling: SamplingParams) -> None:
-        """Warn if the predictor was trained with other sampling parameters only; called for every request."""
+        """Warn if no sampling parameters of the training data are those of a request, ``sampling``."""
         if self.samplings and not any(sampling.is_equivalent(trained) for trained in self.samplings):
             trained = " and ".join(map(str, self.samplings))
             warnings.warn(
@@ -43,7 +45,7 @@ class AcceptancePredictor(ABC):
             )
 
     def check_verifier(self, verifier: str) -> None:
-        """Warn if the predictor was trained for another verification rule; called for requests that sample."""
+        """Warn if the rule ``verifier`` of a request has another acceptance than the rule of the training data."""
         if differ_in_acceptance(self.verifier, verifier):
             warnings.warn(
                 f"the controller was trained for the verification rule {self.verifier}, decoding uses {verifier}: the "
@@ -80,7 +82,7 @@ class TrainedPredictor(AcceptancePredictor):
             signals: draft signals of each token.
             ngram_match: n-gram match of each token.
             hidden: (N, d) the draft's last hidden state before each token; with ``lag`` 1, at the token before it.
-            tokens: the tokens.
+            tokens: ids of the N tokens.
         """
 
 

@@ -25,10 +25,10 @@ class TokenHead(nn.Module):
         vectors: k, the number of vectors.
         hidden_size: d, the size of a vector.
         width: number of hidden units.
-        outputs: m.
+        outputs: m, the number of outputs.
 
     Raises:
-        InputError: a size is smaller than 1.
+        InputError: ``hidden_size`` or ``width`` is smaller than 1.
     """
 
     mean: Tensor
@@ -51,7 +51,7 @@ class TokenHead(nn.Module):
         self.scale.copy_(torch.where(scale > 1e-6, scale, 1.0))
 
     def numbers(self, evidence: Tensor) -> Tensor:
-        """Standardise the numbers, (…, n) → (…, n)."""
+        """Return the standardised numbers of ``evidence``, (…, n) → (…, n)."""
         return (evidence - self.mean) / self.scale
 
     def logit(self, numbers: Tensor, vectors: Tensor, mask: Tensor | None) -> Tensor:
@@ -68,7 +68,10 @@ class TokenHead(nn.Module):
 
 
 def normalised(x: Tensor) -> Tensor:
-    """Normalise vectors, (…, d) → (…, d), without learnt scales; their lengths differ between tokens and models."""
+    """Return normalised vectors, (…, d) → (…, d), without learnt scales.
+
+    Without this, the lengths of embeddings would differ between tokens and models.
+    """
     return F.layer_norm(x.float(), x.shape[-1:], eps=EPSILON)
 
 

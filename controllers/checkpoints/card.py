@@ -40,7 +40,7 @@ It works with these models only: `config.json` holds their fingerprints, which a
 
 
 def model_card(config: ControllerConfig) -> str:
-    """Return the text of ``README.md``."""
+    """Return the text of the ``README.md`` in the checkpoint of a controller with the configuration ``config``."""
     pair = config.provenance
     title = config.title + (f": {pair.draft} drafting" if pair.draft else "") + f" for {pair.target}"
     properties = {

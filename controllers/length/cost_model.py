@@ -1,7 +1,7 @@
 """The cost model: seconds of drafting and verifying on a machine.
 
 The cost model is that of SpecDec++ (Huang et al. 2024, eq. 2.1) with two more costs. The verification of n tokens in
-one forward takes t_v(n) = t_verify + t_verify_token·n, or on machines where this time is no line in n,
+one forward takes t_v(n) = t_verify + t_verify_token·n, or on machines where this time is not linear in n,
 t_verify + t_verify_token·w(n) (:mod:`.verification_shape`). A round that drafts takes t_draft_start longer than its
 draft steps and its verification, for three reasons: the draft must be verified; the target reads several tokens, which
 needs other kernels than one token; and the draft's weights have displaced the target's in the processor's caches.
@@ -35,7 +35,7 @@ class CostModel(Record):
         t_verify: fixed time of one verification.
         t_verify_token: additional time per token of a verification; with a shape the mean over drafts of few tokens.
         t_draft_start: additional time of a round that drafts, independent of the number of tokens.
-        verify_shape: the shape of the verification's time over the number of tokens; empty for a line.
+        verify_shape: the shape of the verification's time over the number of tokens; empty if the time is linear.
 
     Raises:
         InputError: a cost is negative or not finite, a verification takes no time, or the shape decreases.
@@ -58,25 +58,25 @@ class CostModel(Record):
 
     @property
     def line(self) -> CostModel:
-        """The same costs without a shape, by which sums over rounds are timed."""
+        """The same costs without a shape, for times of several rounds or several requests together."""
         return replace(self, verify_shape=())
 
     @property
     def per_token(self) -> float:
-        """The mean cost of one more drafted token: a draft step and one more token to verify."""
+        """The mean seconds of one more drafted token: a draft step and one more token to verify."""
         return self.t_draft + self.t_verify_token
 
     @property
     def never_pays(self) -> bool:
-        """Return true if a drafted token costs as much as a round without a draft, which always yields a token."""
+        """Return true if a drafted token takes as long as a round without a draft, which always yields a token."""
         return self.t_draft + (self.least_added(0) - self.t_verify_token) >= self.t_verify
 
     def verification(self, tokens: float) -> float:
-        """Return t_v(n), the time of one target forward over n new ``tokens``."""
+        """Return t_v(n), the seconds of one target forward over n new ``tokens``."""
         return self.t_verify + self.t_verify_token * equivalent_tokens(self.verify_shape, tokens)
 
     def added(self, drafted: float, tokens: float = 1) -> float:
-        """Return the time by which ``tokens`` more drafted tokens extend the verification of ``drafted`` tokens."""
+        """Return the seconds by which ``tokens`` more drafted tokens extend the verification of ``drafted`` tokens."""
         shape = self.verify_shape
         if not shape:
             return self.t_verify_token * tokens
@@ -84,11 +84,15 @@ class CostModel(Record):
         return self.t_verify_token * more
 
     def least_added(self, drafted: float) -> float:
-        """Return the smallest mean time of a further token over all numbers of tokens after ``drafted`` tokens."""
+        """Return the smallest mean time of a further token in a verification, in seconds.
+
+        Further tokens after ``drafted`` drafted tokens add a time to the verification. Their mean time is this time
+        divided by their number. The result is the minimum over all numbers of further tokens.
+        """
         return self.t_verify_token * least_slope(self.verify_shape, drafted + 1)
 
     def round(self, drafted: int, forwards: int | None = None) -> float:
-        """Return the time of a round with ``drafted`` tokens; the target reads them and the token before them.
+        """Return the seconds of a round with ``drafted`` tokens; the target reads them and the token before them.
 
         Args:
             drafted: number of drafted tokens.
@@ -98,7 +102,7 @@ class CostModel(Record):
         return start + (drafted if forwards is None else forwards) * self.t_draft + self.verification(drafted + 1)
 
     def seconds(self, drafted: Any, target_forwards: Any, drafts: Any = None) -> Any:
-        """Return the time of decoding (eq. 2.1); arguments and result are numbers or arrays.
+        """Return the seconds of decoding (eq. 2.1); arguments and result are numbers or arrays.
 
         A round with n drafted tokens verifies n + 1 tokens, so that ``per_token`` and ``verification(1)`` suffice. Sums
         do not contain the numbers of tokens of single rounds. With a shape, the mean time of a further token is used.
@@ -132,14 +136,14 @@ class CostModel(Record):
 
     @classmethod
     def load(cls, file: str | Path | float) -> CostModel:
-        """Read the ``cost`` of a file that ``specpilot bench cost --output`` wrote.
+        """Return the cost model in a file that ``specpilot bench cost --output`` wrote, or of a number.
 
         Args:
             file: the file, or a number, such as ``0.2`` or ``"0.2"``: t_draft / t_verify. With a number, times are in
                 units of a verification, which changes no decision.
 
         Raises:
-            InputError: the file does not exist or has no costs, or the number is negative or not finite.
+            InputError: the file does not exist, is damaged or has no costs, or the number is negative or not finite.
         """
         ratio = parse_number(file)
         if ratio is not None:
@@ -150,10 +154,12 @@ class CostModel(Record):
 
 
 def read_costs(file: str | Path | float) -> tuple[CostModel, str | None]:
-    """Read the costs in a file of ``specpilot bench cost``, and the name of the machine, or None.
+    """Return the costs in a file of ``specpilot bench cost``, and the GPU or processor that they were measured on.
+
+    The name of the GPU or processor is None if the file does not have it.
 
     Raises:
-        InputError: the file does not exist or has no costs.
+        InputError: the file does not exist, is damaged, or has no costs.
     """
     with naming("cost", file):
         if not Path(str(file)).expanduser().exists():
@@ -195,8 +201,8 @@ class BatchCosts:
     """Cost models by the number of requests that share a round.
 
     Attributes:
-        rows: numbers of requests, ascending.
-        costs: for each number the share of one request: seconds of the round divided by the number of requests.
+        rows: B numbers of requests, ascending.
+        costs: B cost models, of the share of one request: the seconds of a round divided by its number of requests.
 
     Raises:
         InputError: there are no costs, or ``rows`` is not ascending.
@@ -211,12 +217,12 @@ class BatchCosts:
 
     @lru_cache(maxsize=1024)  # noqa: B019 - for a few objects that live as long as the process
     def at(self, rows: int) -> CostModel:
-        """Return the cost model of one of ``rows`` requests.
+        """Return the cost model of the share of one request in a round of ``rows`` requests.
 
-        Costs are interpolated between the measured numbers of requests, and the time of a verification is then a line
-        in the number of tokens; above the largest number of requests, its costs are used. If drafts never pay with the
-        next larger measured number, they do not pay with ``rows`` requests either. Otherwise requests would begin to
-        draft whenever one request of a full batch ends.
+        Costs are interpolated between the measured numbers of requests, and the time of a verification is then linear
+        in the number of tokens. Below the smallest and above the largest measured number, the costs of that number are
+        used. If drafts never pay with the next larger measured number, they do not pay with ``rows`` requests either.
+        Otherwise requests would begin to draft whenever one request of a full batch ends.
         """
         index = bisect_left(self.rows, rows)
         if index == len(self.rows):
@@ -238,11 +244,12 @@ class BatchCosts:
         return CostModel(t_draft, t_verify, share(before.t_verify_token, after.t_verify_token), start)
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Return the costs as JSON values, by the number of requests as text."""
         return {str(rows): cost.to_dict() for rows, cost in zip(self.rows, self.costs, strict=True)}
 
     @classmethod
     def load(cls, file: str | Path) -> BatchCosts | None:
-        """Read the costs by batch size in a file of ``specpilot-vllm bench --cost FILE``; None if it has none.
+        """Return the costs by batch size in a file of ``specpilot-vllm bench --cost FILE``; None if it has none.
 
         Raises:
             InputError: the file is missing or damaged.
@@ -259,12 +266,15 @@ class BatchCosts:
 
 
 def level_cost(cost: CostModel, nodes: int) -> float:
-    """Return the seconds of one forward of the draft model that reads ``nodes`` nodes."""
+    """Return the seconds of one forward of the draft model that reads ``nodes`` nodes of a tree.
+
+    More nodes lengthen this forward by the same factor as a verification.
+    """
     return cost.t_draft * cost.verification(nodes) / cost.verification(1)
 
 
 def read_cost(cost: CostModel, nodes: int = 1) -> float:
-    """Return the seconds that one more node adds to a forward of the draft model over ``nodes`` nodes."""
+    """Return the seconds that one more node adds to a forward of the draft model over ``nodes`` nodes of a tree."""
     return cost.t_draft * cost.added(nodes - 1) / cost.verification(1)
 
 

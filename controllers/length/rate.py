@@ -1,7 +1,8 @@
 """The optimal long-run rate of tokens, and running estimates of rates.
 
-A round of K drafted tokens takes ``cost.round(K)`` seconds and yields 1 + Σ_{i≤K} s_i tokens in expectation. By the
-renewal-reward theorem the optimal rate λ* solves max E[tokens - λ*·seconds] = 0 (Dinkelbach's equation).
+A round of K drafted tokens takes ``cost.round(K)`` seconds and yields 1 + Σ_{i≤K} s_i tokens in expectation, where s_i
+is the probability that the first i drafted tokens are all accepted. By the renewal-reward theorem the optimal rate λ*
+solves max E[tokens - λ*·seconds] = 0 (Dinkelbach's equation).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Continuation(NamedTuple):
 
     Attributes:
         tokens: number of further tokens; 0 if none of them pays.
-        gain: expected gain over stopping, in tokens, without the start of a draft.
+        gain: expected gain over stopping, in tokens, without the cost of the start of a draft.
     """
 
     tokens: int
@@ -31,15 +32,15 @@ class Continuation(NamedTuple):
 def best_continuation(
     survival: float, later: float, rate: float, cost: CostModel, drafted: int = 0, most: int = MAX_DRAFT
 ) -> Continuation:
-    """Return the number of further tokens whose gain exceeds their cost the most.
+    """Return the number of further tokens whose gain exceeds their cost the most, and the difference.
 
     If the time of a verification is a line, this number is positive if the next token pays. If it has steps, a token
     that begins a step pays if it pays together with the tokens after it.
 
     Args:
         survival: the probability that the next token and all tokens before it are accepted.
-        later: mean acceptance of the tokens after it.
-        rate: tokens per second.
+        later: probability that each token after the next is accepted, if all tokens before it are.
+        rate: tokens per second of decoding, by which a second costs ``rate`` tokens.
         cost: the cost model.
         drafted: number of tokens that are verified in any case.
         most: maximum number of further tokens.
@@ -86,7 +87,10 @@ def fixed_length_rates(survivals: Sequence[float] | Any, seconds: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def steady_rate(acceptance: float, cost: CostModel) -> float:
-    """Return λ* if every token is accepted independently with probability ``acceptance``, by the best fixed length."""
+    """Return λ* if every token is accepted independently with probability ``acceptance``.
+
+    It is the tokens per second of the best fixed length from 0 to ``MAX_DRAFT``.
+    """
     survivals = [acceptance**k for k in range(MAX_DRAFT + 1)]
     return float(fixed_length_rates(survivals, [cost.round(drafted) for drafted in range(MAX_DRAFT + 1)]).max())
 
@@ -105,7 +109,7 @@ class RunningRatio:
         self.keep = 1.0 - 1.0 / memory
 
     def add(self, above: float, below: float) -> None:
-        """Add to the two sums."""
+        """Decay both sums, and add ``above`` and ``below`` to them."""
         self.above = self.keep * self.above + above
         self.below = self.keep * self.below + below
 

@@ -7,7 +7,7 @@ a level share the cost of drafting, because one forward of the draft reads all n
 level is drafted if its nodes' gains exceed their own prices by at least the cost of the forward. With one child for
 each node this is the stopping rule of a chain. If no second child is worth its price, the tree is this chain.
 
-If the time of a verification is not a line in the number of tokens (:mod:`.verification_shape`), c depends on the size
+If the time of a verification is not linear in the number of tokens (:mod:`.verification_shape`), c depends on the size
 of the tree: nodes in a flat part cost little, and a node that begins a step costs much. The rest of the tree is not
 known while it grows. It is planned as a chain with the mean acceptance.
 """
@@ -45,11 +45,11 @@ class Visit:
 
 
 class SiblingAcceptance:
-    """Statistics of the acceptance of further children, learned from verification.
+    """Statistics of how often a sibling of a rejected first child is accepted, learned from verification.
 
     Attributes:
-        rescue: accepted siblings per rejected first child.
-        shift: log-odds to add to predictions for siblings.
+        rescue: running share of rejected first children of which a sibling is accepted.
+        shift: log-odds to add to predicted acceptance probabilities of siblings.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class SiblingAcceptance:
 
 
 class RateOptimalTree(RateOptimal):
-    """Decides which nodes of one request's tree are drafted.
+    """The controller that decides which nodes of one request's tree are drafted.
 
     The trained predictor, whose lag must be 0, predicts the acceptance of first children.
     :mod:`~specpilot.controllers.acceptance.sibling_acceptance` predicts that of further children. Both predictions are
@@ -112,7 +112,7 @@ class RateOptimalTree(RateOptimal):
     def _plan_rest(self, survival: float, nodes: int) -> None:
         """Plan the first children after the current level, which the size of the tree at its end depends on.
 
-        With a line for the time of a verification, the price of a node does not depend on this size.
+        If the time of a verification is linear, the price of a node does not depend on this size.
 
         Args:
             survival: π of the first of these children.

@@ -1,13 +1,13 @@
 """Fits the cost model to the times of rounds: when models are loaded, in ``specpilot bench cost``, and while decoding.
 
-A round whose draft has n tokens and m forwards takes fixed + t_draft_start + t_verify_token·n + t_draft·m seconds. A
-round without a draft takes fixed seconds (SpecDec++, Huang et al. 2024, eq. 2.1; m = n for a chain, and less for a tree
-or copied tokens). The costs are fitted by least squares (:class:`RoundSums`). Rounds of a single shape do not determine
-the costs, so that four points of a prior cost model always keep some weight.
+A round whose draft has n tokens and m forwards takes f + t_draft_start + t_verify_token·n + t_draft·m seconds, where f
+is the time of a round without a draft (SpecDec++, Huang et al. 2024, eq. 2.1). A chain has m = n. Trees and copied
+tokens have fewer forwards than tokens. The costs are fitted by least squares (:class:`RoundSums`). Rounds that all have
+the same n and m do not determine the costs. Therefore four points of a prior cost model always keep some weight.
 
-If the time of a verification is not a line (:mod:`.verification_shape`), n stands for equivalent tokens of the prior's
-shape. The fit scales the shape and does not change it, because the few rounds in the memory have few numbers of tokens.
-Rounds that several requests share are fitted with a line: the shape is that of one request's tokens.
+If the time of a verification is not linear in n (:mod:`.verification_shape`), n stands for equivalent tokens of the
+prior's shape. The fit scales the shape and does not change it, because the few rounds in the memory have few numbers of
+tokens. For rounds that several requests share, the time is linear: the shape is that of one request's tokens.
 
 * :func:`fit_rounds` fits rounds that were decoded for the measurement.
 * :func:`shaped` adds the shape of single forwards.
@@ -15,14 +15,14 @@ Rounds that several requests share are fitted with a line: the shape is that of 
   model. While nothing is drafted, the weights of rounds that drafted decay more slowly.
 
 If every round drafts, the time of a round without a draft is unknown, and so is the gain of drafting. If no round
-drafts, no time corrects the cost of drafting. ``no_draft_is_due`` and ``draft_is_due`` return when a round should do
-the opposite to measure its time, for a limited share of the time. The limit uses the current costs. If the initial cost
-of drafting is far too high, almost no draft is due by this limit. A draft is therefore also due after a number of
-rounds that doubles with each measured draft, independent of its cost. If the measured drafts take less than half of
-their time by the initial cost model, their median replaces this time.
+drafts, no time corrects the cost of drafting. Therefore ``no_draft_is_due`` and ``draft_is_due`` select some rounds
+that do the opposite, so that their time is measured. These rounds may lose a limited share of the time, computed with
+the current costs. If the initial cost of drafting is far too high, almost no draft is due by this limit. A draft is
+therefore also due after a number of rounds that doubles with each measured draft, independent of its cost. If the
+measured drafts take less than half of their time by the initial cost model, their median replaces this time.
 
-Rounds that several requests share take longer, and drafts take another share of them. There is a fit for each power of
-two of requests (``at``), which starts from that of the next smaller number.
+Rounds that several requests share take longer, and drafts take another share of them. Each power of two of requests has
+its own fit (:meth:`RunningCost.at`), which starts from the fit of the next smaller number.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ class RoundSums:
             sums[index] += weight * value
 
     def decay(self, undrafted: float, drafted: float) -> None:
-        """Multiply the weights of rounds without a draft and of rounds with one."""
+        """Multiply the weights of rounds without a draft by ``undrafted``, and those with a draft by ``drafted``."""
         self.undrafted = [undrafted * value for value in self.undrafted]
         self.drafted = [drafted * value for value in self.drafted]
 
     def fit(self, prior: CostModel, weight: float, trust: float = 0.0) -> CostModel:
-        """Return the cost model by least squares.
+        """Return the cost model that fits the rounds by least squares.
 
         Args:
             prior: the cost model that determines costs which the rounds do not determine. It has the same shape. Its
@@ -146,9 +146,10 @@ class RoundSums:
 def fit_rounds(rounds: Iterable[tuple[int, int, float]]) -> CostModel:
     """Return the cost model of rounds that were decoded for the measurement.
 
-    All rounds of one shape count as one round with their median time. Rounds without a draft have as much weight as all
-    other shapes together, because drafting is compared with them. ``ASSUMED`` determines costs that the rounds do not
-    determine, such as the split between t_draft and t_verify_token if all drafts are chains.
+    All rounds with the same numbers of tokens and forwards count as one round with their median time. Rounds without a
+    draft have as much weight as all other rounds together, because drafting is compared with them. ``ASSUMED``
+    determines costs that the rounds do not determine, such as the split between t_draft and t_verify_token if all
+    drafts are chains.
 
     Args:
         rounds: tokens and forwards of the draft, and seconds, of each round; at least one round has no draft.
@@ -164,7 +165,10 @@ def fit_rounds(rounds: Iterable[tuple[int, int, float]]) -> CostModel:
 
 
 def shaped(line: CostModel, seconds: Mapping[int, float]) -> CostModel:
-    """Return ``line`` with the shape of measured times; ``line`` itself if it explains the times.
+    """Return ``line`` with the shape of measured times.
+
+    The result is ``line`` itself if it explains all times up to 5 %, if there are fewer than four times, or if there is
+    none of a single token.
 
     Noise must not make more tokens faster. Other processes only lengthen forwards, so that a time is at most the times
     of all larger numbers. No token is free: the time of a token is at least ``LEAST_SHARE`` of that of one token.
@@ -199,7 +203,8 @@ class RunningCost:
 
     Args:
         first: the initial cost model.
-        by_rows: the fits for all numbers of requests, by the number's logarithm; None for the fit for one request.
+        by_rows: the fits for all numbers of requests, by the number's logarithm to base 2, rounded up; None for the fit
+            for one request.
 
     Attributes:
         cost: the current estimate. If all drafts are chains, it does not separate the costs per token of drafting and
@@ -230,7 +235,7 @@ class RunningCost:
         self.lone_drafts: deque[float] = deque(maxlen=LONE_DRAFTS)
 
     def at(self, rows: int) -> RunningCost:
-        """Return the fit for rounds that ``rows`` requests share."""
+        """Return the fit for rounds that ``rows`` requests share; a new fit if there were no such rounds before."""
         size = (rows - 1).bit_length()
         if size not in self.by_rows:
             nearest = max(smaller for smaller in self.by_rows if smaller < size)
@@ -238,7 +243,13 @@ class RunningCost:
         return self.by_rows[size]
 
     def add(self, tokens: int, forwards: int, seconds: float) -> None:
-        """Add a round with a draft of ``tokens`` tokens and ``forwards`` forwards; fit every ``REFIT`` rounds."""
+        """Add a round, and fit the cost model every ``REFIT`` rounds.
+
+        Args:
+            tokens: tokens of the draft; 0 for a round without a draft.
+            forwards: forwards of the draft model.
+            seconds: time of the round, of which at most ``MAX_OVERRUN`` times the expected time counts.
+        """
         seconds = min(seconds, MAX_OVERRUN * self.cost.round(tokens, forwards))
         if tokens:
             self.drafting += 1
@@ -321,9 +332,13 @@ class RunningCost:
         return self.draft_due
 
     def no_draft_is_due(self, rate: float) -> bool:
-        """Return true if no text should draft in this round, to measure such a round.
+        """Return true if no text should draft in this round, to measure the time of such a round.
 
-        The round yields one token, instead of those that ``rate``, in tokens per second, yields in its time.
+        The loss of such a round is its time minus the time in which one token is decoded at ``rate``. The loss may be
+        a share ``LOSS`` of the time.
+
+        Args:
+            rate: tokens per second of decoding with drafts.
         """
         if self.no_draft_due is None:
             loss = self.cost.round(0) - 1.0 / rate
@@ -332,7 +347,7 @@ class RunningCost:
 
 
 def _least_squares(moments: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
-    """Solve the normal equations with non-negative coefficients, except for the first.
+    """Return the solution (k,) of the normal equations with non-negative coefficients, except for the first.
 
     The coefficient of a column without values is 0. A negative coefficient is set to 0, and the remaining equations are
     solved again.

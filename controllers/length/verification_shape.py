@@ -1,12 +1,12 @@
-"""The shape of t_v(n), the time of a verification, where it is not a line in the number n of tokens.
+"""The shape of t_v(n), the time of a verification, on machines where it is not linear in the number n of tokens.
 
 A forward over few tokens often takes as long as a forward over one, because the time is that of reading the weights.
 Over more tokens the time grows in steps, because kernels process tokens in blocks. A shape has *equivalent tokens* w(n)
 at measured numbers n: t_v(n) = t_verify + t_verify_token·w(n), with w(1) = 1. Between measured numbers w is
-interpolated; it never decreases. Without a shape, w(n) = n, and t_v is a line.
+interpolated; it never decreases. Without a shape, w(n) = n, and t_v is linear.
 
-:func:`.shaped` fits the shape to times of single forwards. The shape has no unit. It therefore stays the same while the
-fit to rounds changes the times.
+:func:`.running_cost.shaped` fits the shape to times of single forwards. The shape has no unit. It therefore stays the
+same while the fit to rounds changes the times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Shape = tuple[tuple[int, float], ...]  # pairs of n and w(n), ascending; empty f
 
 
 def equivalent_tokens(shape: Shape, tokens: float) -> float:
-    """Return w of a number of ``tokens``.
+    """Return the equivalent tokens w(n) of n ``tokens``; n itself for an empty ``shape``.
 
     Beyond the last measured number, w is a line with the mean slope of the upper half of the measured numbers: the last
     interval alone may be a flat part or a step.
@@ -39,7 +39,7 @@ def equivalent_tokens(shape: Shape, tokens: float) -> float:
 
 
 def least_slope(shape: Shape, tokens: float) -> float:
-    """Return the smallest mean slope of w from ``tokens`` to any larger number of tokens."""
+    """Return the smallest mean slope of w from ``tokens`` to any larger number of tokens; 1 for an empty ``shape``."""
     if not shape:
         return 1.0
     start = equivalent_tokens(shape, tokens)
@@ -56,7 +56,12 @@ def _last_slope(shape: Shape) -> float:
 
 
 def check_shape(shape: Shape) -> None:
-    """Raise InputError if ``shape`` does not begin at one token, or decreases."""
+    """Check that ``shape`` is the shape of a verification's time, or empty.
+
+    Raises:
+        InputError: ``shape`` has a single point, does not begin with (1, 1.0), decreases, has numbers of tokens that do
+            not ascend, or has a value that is not finite.
+    """
     if not shape:
         return
     numbers, weights = zip(*shape, strict=True)

@@ -33,6 +33,7 @@ class Picture:
     """An SVG file under construction.
 
     Args:
+        width, height: size of the picture in pixels.
         title: name of the picture for screen readers.
     """
 
@@ -57,6 +58,16 @@ class Picture:
         anchor: str = "start",
         bold: bool = False,
     ) -> None:
+        """Add text at the point (``x``, ``y``), in pixels.
+
+        Args:
+            x, y: the point on the baseline of the text, at its ``anchor``.
+            words: the text.
+            size: font size in pixels.
+            color: colour in SVG's notation.
+            anchor: the part of the text at the point: ``"start"``, ``"middle"`` or ``"end"``.
+            bold: whether the text is bold.
+        """
         weight = ' font-weight="bold"' if bold else ""
         self.lines.append(
             f'  <text x="{x:.1f}" y="{y:.1f}" font-size="{size}" fill="{color}" text-anchor="{anchor}"{weight}>'
@@ -66,7 +77,7 @@ class Picture:
     def box(
         self, x: float, y: float, width: float, height: float, words: str = "", *, fill: str = FAINT, stroke: str = GREY
     ) -> None:
-        """A rectangle with ``words`` in its middle, one line for each part between line breaks."""
+        """Add a rectangle with ``words`` in its middle, one line for each part between line breaks."""
         self.lines.append(
             f'  <rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="4" fill="{fill}" '
             f'stroke="{stroke}"/>'
@@ -79,15 +90,17 @@ class Picture:
     def line(
         self, points: Sequence[Point], *, color: str = GREY, width: float = 1.5, dashed: bool = False, tip: bool = False
     ) -> None:
-        """A line through ``points``, with an arrow at its end if ``tip``."""
+        """Add a line through ``points``, with an arrow at its end if ``tip`` is true."""
         path = " L".join(f"{x:.1f} {y:.1f}" for x, y in points)
         extra = ' stroke-dasharray="5 4"' * dashed + ' marker-end="url(#tip)"' * tip
         self.lines.append(f'  <path d="M{path}" fill="none" stroke="{color}" stroke-width="{width}"{extra}/>')
 
     def dot(self, x: float, y: float, color: str, radius: float = 4) -> None:
+        """Add a filled circle around the point (``x``, ``y``); all sizes are in pixels."""
         self.lines.append(f'  <circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{color}"/>')
 
     def svg(self) -> str:
+        """Return the text of the SVG file."""
         return "\n".join([*self.lines, "</svg>", ""])
 
 
@@ -95,22 +108,23 @@ class Axes:
     """A coordinate system in a picture.
 
     Args:
+        picture: the picture.
         frame: left, top, width and height in pixels.
-        x, y: the lowest and the highest value.
+        x, y: the lowest and the highest value of each axis.
     """
 
     def __init__(self, picture: Picture, frame: tuple[float, float, float, float], x: Point, y: Point) -> None:
         self.picture, self.frame, self.x, self.y = picture, frame, x, y
 
     def at(self, x: float, y: float) -> Point:
-        """The pixel of a point."""
+        """Return the position in the picture, in pixels, of the point (``x``, ``y``) of the coordinate system."""
         left, top, width, height = self.frame
         right = (x - self.x[0]) / (self.x[1] - self.x[0])
         up = (y - self.y[0]) / (self.y[1] - self.y[0])
         return left + right * width, top + (1 - up) * height
 
     def draw(self, x_title: str, y_title: str, x_ticks: Sequence[float], y_ticks: Sequence[float]) -> None:
-        """Both axes with their titles, numbers, and a pale line for each number of the vertical axis."""
+        """Draw both axes with their titles, their numbers, and a pale line for each number of the vertical axis."""
         left, top, width, height = self.frame
         for tick in y_ticks:
             _, y = self.at(self.x[0], tick)
@@ -124,20 +138,21 @@ class Axes:
         self.picture.text(left - 34, top - 22, y_title, size=14)
 
     def curve(self, points: Sequence[Point], color: str, *, dots: bool = True, dashed: bool = False) -> None:
+        """Draw a line through ``points`` of the coordinate system, with a dot at each point if ``dots`` is true."""
         pixels = [self.at(*point) for point in points]
         self.picture.line(pixels, color=color, width=2, dashed=dashed)
         for x, y in pixels if dots else []:
             self.picture.dot(x, y, color, 3.5)
 
     def bar(self, x: float, low: float, high: float, width: float, fill: str, stroke: str) -> None:
-        """A bar around ``x``, ``width`` pixels wide, from the value ``low`` to ``high``."""
+        """Draw a bar around ``x``, ``width`` pixels wide, from the value ``low`` to ``high``."""
         middle, top = self.at(x, high)
         _, bottom = self.at(x, low)
         self.picture.box(middle - width / 2, top, width, bottom - top, fill=fill, stroke=stroke)
 
 
 def speed_up() -> str:
-    """Speed-up by draft length for three acceptance rates, if a draft step takes 0.1 of a target forward."""
+    """Draw the speed-up by draft length for three acceptance rates, if a draft step takes 0.1 of a target forward."""
     picture = Picture(760, 340, "Speed-up by draft length")
     axes = Axes(picture, (80, 50, 460, 220), (0, 12), (0.6, 3.4))
     axes.draw("drafted tokens in a round, K", "speed-up over no drafts", range(0, 13, 2), (0.6, 1, 2, 3))
@@ -150,7 +165,7 @@ def speed_up() -> str:
 
 
 def acceptance_head() -> str:
-    """The head's layers, and the product of its predictions falling below 1 - h."""
+    """Draw the acceptance head's layers, and the product of its predictions, which falls below 1 - h."""
     picture = Picture(860, 330, "The acceptance head and its stopping rule")
     picture.text(30, 34, "One prediction", bold=True)
     layers = (
@@ -179,7 +194,7 @@ def acceptance_head() -> str:
 
 
 def lag_free_head() -> str:
-    """Draw the forward that a prediction waits for: the acceptance head's comes one draft step later."""
+    """Draw the times at which two heads predict: the acceptance head predicts one draft forward later."""
     picture = Picture(860, 300, "When a prediction is available")
     picture.text(30, 36, "time →", color=GREY)
     for step in range(3):
@@ -201,7 +216,7 @@ def lag_free_head() -> str:
 
 
 def rate_optimal_stopping() -> str:
-    """The expected gain of each next token beside the price of two machines."""
+    """Draw the expected gain of each next token, and the price of a token on two machines."""
     picture = Picture(760, 340, "Rate-optimal stopping")
     axes = Axes(picture, (80, 50, 460, 220), (0.5, 10.5), (0, 1))
     axes.draw("next drafted token, k + 1", "expected gain in tokens", range(1, 11), (0, 0.5, 1))
@@ -220,7 +235,7 @@ def rate_optimal_stopping() -> str:
 
 
 def confidence_rules() -> str:
-    """The same draft under a fixed length, a confidence and a cumulative confidence."""
+    """Draw the same draft under three rules: a fixed length, a confidence and a cumulative confidence."""
     picture = Picture(860, 300, "Three stopping rules on one draft")
     probabilities = (0.9, 0.8, 0.7, 0.65, 0.3, 0.9)
     products = [*accumulate(probabilities, mul)]
@@ -245,7 +260,7 @@ def confidence_rules() -> str:
 
 
 def copies() -> str:
-    """A text whose last tokens stood before, and the continuation that is copied."""
+    """Draw a text whose last tokens occurred before, and the copied continuation of the earlier occurrence."""
     picture = Picture(860, 250, "An n-gram copy")
     words = ["the", "red", "fox", "ran", "home", ".", "Then", "the", "red", "fox"]
     for place, word in enumerate(words):
@@ -267,7 +282,7 @@ def copies() -> str:
 
 
 def router() -> str:
-    """From the prompt to an arm."""
+    """Draw the steps of a router from the prompt to the chosen arm."""
     picture = Picture(860, 250, "A router chooses an arm")
     stages = (
         ("prompt", FAINT), ("target reads\nthe prompt", LIGHT_BLUE), ("embedding\nof the prompt", FAINT),
@@ -288,7 +303,7 @@ def router() -> str:
 
 
 def token_wise() -> str:
-    """Two distributions, their overlap, and the residual."""
+    """Draw two distributions p and q, their overlap min(p, q), and the residual (p - q)₊."""
     picture = Picture(860, 330, "Token-wise verification of one token")
     p, q = (0.5, 0.25, 0.15, 0.1), (0.2, 0.45, 0.3, 0.05)
     axes = Axes(picture, (70, 56, 420, 210), (0.4, 4.6), (0, 0.6))
@@ -314,7 +329,7 @@ def token_wise() -> str:
 
 
 def block_verification() -> str:
-    """The probability that a draft of three tokens keeps at least 1, 2, 3 tokens, by both rules."""
+    """Draw the probability that at least 1, 2, 3 tokens of a draft are accepted, token-wise and by blocks."""
     picture = Picture(800, 330, "Token-wise and block verification")
     p = torch.tensor([[0.6, 0.4]] * 4, dtype=torch.float64)
     q = torch.tensor([[0.3, 0.7]] * 3, dtype=torch.float64)
@@ -348,7 +363,7 @@ def block_verification() -> str:
 
 
 def multi_candidate() -> str:
-    """Acceptance of one position by the number of proposals, under four rules."""
+    """Draw the acceptance probability at one position by the number of proposals, under four rules."""
     picture = Picture(840, 340, "Acceptance with several proposals")
     p = torch.tensor([0.45, 0.25, 0.15, 0.1, 0.05], dtype=torch.float64)
     q = torch.tensor([0.1, 0.2, 0.4, 0.1, 0.2], dtype=torch.float64)
@@ -372,7 +387,14 @@ def multi_candidate() -> str:
 
 
 def _with_replacement(p: torch.Tensor, q: torch.Tensor, k: int) -> float:
-    """Acceptance of SpecInfer's rule with k i.i.d. proposals: each rejection replaces p by its residual."""
+    """Return the acceptance probability of SpecInfer's rule with k i.i.d. proposals.
+
+    Each rejection replaces p by the residual norm((p - q)₊).
+
+    Args:
+        p, q: the distributions (V,).
+        k: number of proposals.
+    """
     rejected = 1.0
     for _ in range(k):
         overlap = float(torch.minimum(p, q).sum())
@@ -383,7 +405,14 @@ def _with_replacement(p: torch.Tensor, q: torch.Tensor, k: int) -> float:
 
 
 def _without_replacement(p: torch.Tensor, q: torch.Tensor, k: int) -> float:
-    """Acceptance of MCSS: the sum over all ordered proposals of their probability and the chance that all fail."""
+    """Return the acceptance probability of MCSS with k proposals, drawn from q without replacement.
+
+    It is 1 - Σ Pr(proposals) Pr(all are rejected) over all ordered proposals.
+
+    Args:
+        p, q: the distributions (V,).
+        k: number of proposals.
+    """
     failing = 0.0
     for proposals in permutations(range(len(q)), k):
         chance, target, draft = 1.0, p, q
@@ -401,7 +430,7 @@ def _without_replacement(p: torch.Tensor, q: torch.Tensor, k: int) -> float:
 
 
 def trees() -> str:
-    """A tree of a fixed shape, and a grown one with the probabilities of its nodes."""
+    """Draw a tree of a fixed shape, and a grown tree with the acceptance probabilities of its nodes."""
     picture = Picture(920, 340, "A fixed and a grown tree")
     picture.text(30, 34, "--tree 3x2x1", bold=True)
     picture.text(470, 34, "--tree auto, price 0.15", bold=True)
@@ -432,14 +461,14 @@ def trees() -> str:
 def _edge_and_box(
     picture: Picture, start: Point | None, end: Point, words: str, fill: str, *, dashed: bool = False
 ) -> None:
-    """A node of a tree around ``end``, and the line from its parent."""
+    """Draw a node of a tree around ``end``, and the line from its parent at ``start``; no line if that is None."""
     if start is not None:
         picture.line([(start[0], start[1] + 17), (end[0], end[1] - 17)], dashed=dashed)
     picture.box(end[0] - 22, end[1] - 17, 44, 34, words, fill=fill, stroke=RED if dashed else GREY)
 
 
 def joint_decoding() -> str:
-    """The joint ratio of a draft's first tokens and the threshold."""
+    """Draw the joint ratio min(1, P_j / Q_j) of a draft's first j tokens, and the threshold τ."""
     picture = Picture(800, 330, "Verification of MTAD")
     ratios = (0.8, 0.5, 1.9, 0.35)
     joint = [*accumulate(ratios, mul)]
@@ -461,7 +490,7 @@ def joint_decoding() -> str:
 
 
 def typical_acceptance() -> str:
-    """The least probability of an accepted token, by the entropy of the target's distribution."""
+    """Draw the least probability of an accepted token, by the entropy of the target's distribution."""
     picture = Picture(800, 330, "The bounds of typical acceptance and BiLD")
     axes = Axes(picture, (80, 56, 440, 210), (0, 4), (0, 0.12))
     axes.draw("entropy of p in nats", "least probability of an accepted token", range(5), (0, 0.04, 0.08, 0.12))

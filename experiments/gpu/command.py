@@ -37,13 +37,16 @@ TasksOf = Callable[[str, str, str], Iterator[measurements.Task]]  # of a part, a
 class GpuOptions(Options):
     """Benchmark.
 
+    Options of ``python -m experiments gpu``.
+
     Attributes:
-        parts: What to measure, in this order within a shape, of kernels, floor, steps, profile, rounds, speed, long,
-            stages and tests. Kernels needs no GPU.
-        shapes: Models, of Llama-3.1-8B, Llama-3.2-1B, Qwen3-0.6B and tiny, which is for trying the program.
-        graphs: How forwards run, of on, compiled and off; off only for steps.
-        device: Device; on cpu the same code runs without graphs, to try the program.
-        output: File of the results; those of this commit and this card that are there are not measured again.
+        parts: Measurements, in this order for each model: kernels, floor, steps, profile, rounds, speed, long, stages
+            and tests. The measurement kernels needs no GPU.
+        shapes: Models whose layer sizes the measured pairs have, with random weights: Llama-3.1-8B, Llama-3.2-1B,
+            Qwen3-0.6B, and tiny to try the program.
+        graphs: CUDA graphs of forwards: on, compiled, or off. The measurement steps is the only one with off.
+        device: Device. On cpu the same code runs without graphs, to try the program.
+        output: File for the results. Results in it of the same commit and the same GPU are not measured again.
     """
 
     parts: Annotated[tuple[Part, ...], Several()] | Part = (

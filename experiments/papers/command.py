@@ -35,6 +35,8 @@ PAPERS: dict[str, Paper] = {paper.name: paper for paper in (SPECDECPP, SELECTION
 class PapersOutputOptions(Options):
     """Output.
 
+    The output of ``python -m experiments papers``.
+
     Attributes:
         paper: A paper's name, or all: specdecpp, selection, spectr, mtad.
         output: Folder for the tables, and for the measurements (records).

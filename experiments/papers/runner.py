@@ -32,6 +32,8 @@ from .quality import Likelihood, likelihood, perplexity, perplexity_change
 class PapersOptions(WorkloadOptions):
     """Benchmark. Sampling is that of the papers.
 
+    Options of the measurements of ``python -m experiments papers``.
+
     Attributes:
         validation_limit: Number of other prompts for choosing settings: from the validation split of the built-in
             prompts, or the following prompts of a file.

@@ -62,8 +62,10 @@ Every = Literal["prompt", "round"]
 class TrainingOptions(PredictorTrainingOptions):
     """Length head. The learning rate is the highest of a one-cycle schedule of AdamW.
 
+    Options of the training of the length head, by ``specpilot train acceptance --predictor``.
+
     Attributes:
-        every: Plan the draft length once for each prompt, as BlockPilot does, or in every round.
+        every: Time of the choice of a draft length: once for each prompt, as in BlockPilot, or in every round.
         width: Hidden units of the head.
     """
 

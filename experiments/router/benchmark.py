@@ -45,7 +45,11 @@ TimedArm = tuple[str, str]  # name, label of the draft length
 
 
 class ArmDecoders:
-    """The target and the arms, loaded once, and decoders that share them."""
+    """The target and the arms, loaded once, and decoders that share them.
+
+    Args:
+        work: the options of the benchmark.
+    """
 
     def __init__(self, work: RouterBenchOptions) -> None:
         self.work = work
@@ -62,7 +66,13 @@ class ArmDecoders:
         self.learned = dict(zip(work.drafts, learned, strict=True))
 
     def length(self, arm: str, label: str) -> LengthController:
-        """Return the length controller of a label, a number or ``learned``; early exits use that of the first draft."""
+        """Return the length controller of ``arm``.
+
+        Args:
+            arm: name of the arm.
+            label: a number of tokens, or ``learned`` for the arm's controller in the option ``learned``; early exits
+                use the controller of the first draft.
+        """
         model = self.loaded[arm].model
         if model is None:
             return Fixed(0)
@@ -70,13 +80,13 @@ class ArmDecoders:
         return load_length(spec, self.target.model, model.model, self.tokenizer)
 
     def routed(self, names: Sequence[str], router: Router, label: str) -> SpeculativeDecoder:
-        """Return a decoder with a ``router`` over the named arms."""
+        """Return a decoder with a ``router`` over the arms ``names``, with the length ``label`` of :meth:`length`."""
         arms = [self.loaded[name] for name in names]
         routing = Routing(self.target, router, [replace(arm, length=self.length(arm.name, label)) for arm in arms])
         return SpeculativeDecoder(self.target, None, self.tokenizer, routing=routing)
 
     def single(self, name: str, label: str) -> SpeculativeDecoder:
-        """Return a decoder that always uses one arm."""
+        """Return a decoder that always uses the arm ``name``, with the length ``label`` of :meth:`length`."""
         other = self.work.drafts[0] if name == AUTOREGRESSIVE else AUTOREGRESSIVE
         return self.routed([name, other], SingleArm(0, 2), label)
 
@@ -90,9 +100,13 @@ class ArmDecoders:
         repeated: Sequence[TimedArm] = (),
         **sampling: Unpack[SamplingKeywords],
     ) -> tuple[ArmTimings, dict[str, list[Stats]]]:
-        """Time single arms and ``routers`` in turn.
+        """Return the timed runs of single arms and of ``routers``, which decode each prompt in turn.
 
         Args:
+            arms: names of arms, each with a label of :meth:`length`; an empty label is the option ``length``.
+            prompts: token ids of the prompts.
+            console: the console that shows the progress.
+            routers: decoders with routers, by name.
             repeated: the arms that are timed ``repeats`` times, as the routers are; the others are timed once.
         """
         decoders = {f"{name}@{label}": self.single(name, label or str(self.work.length)) for name, label in arms}

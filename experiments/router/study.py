@@ -180,6 +180,8 @@ def _totals(runs: Sequence[Stats]) -> tuple[Any, Any]:
 class RouterBenchOptions(TargetOptions, PromptSourceOptions, SamplingOptions, LoadingOptions, OutputFileOptions):
     """Benchmark.
 
+    Options of ``python -m experiments router``.
+
     Attributes:
         drafts: Draft models to choose between.
         pair: Two of the drafts, each specialised on one of pair_domains, for Table 1 and, with autoregressive, Tables 3

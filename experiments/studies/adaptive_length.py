@@ -35,6 +35,8 @@ ADAPTIVE, TABLE = "adaptive", "vLLM's table"
 class AdaptiveLengthOptions(OutputFileOptions):
     """Study.
 
+    Options of ``python -m experiments adaptive-length``.
+
     Attributes:
         steps: Number of steps without drafts in a simulated phase; determines the number of tokens.
         seeds: Number of simulations, each with other accepted tokens. Speeds are those of all simulations together.

@@ -35,6 +35,8 @@ class ControllerStudyOptions(
 ):
     """Study.
 
+    Options of ``python -m experiments controllers``.
+
     Attributes:
         baselines: Trained controllers to compare with.
         candidates: Trained controllers, one for each baseline.

@@ -70,6 +70,8 @@ DRAFTED = 3  # drafted tokens of the round whose expected number of tokens is re
 class DraftCurveOptions(OutputFileOptions):
     """Study.
 
+    Options of ``python -m experiments draft-curve``.
+
     Attributes:
         target: Target model.
         dtype: Precision of the target; drafts are trained in float32.

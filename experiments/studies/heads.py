@@ -42,6 +42,8 @@ from .held_out import HeldOutOptions, Rows, StudyFolderOptions, in_domain, texts
 class HeadStudyOptions(HeldOutOptions, ValidationOptions, SeedOptions, DeviceOptions, StudyFolderOptions):
     """Study.
 
+    Options of studies that train acceptance heads.
+
     Attributes:
         train_prompts: Number of training prompts.
         train_split: Split of the training prompts. Held-out prompts are excluded from it, so it may be the same split.
@@ -56,6 +58,8 @@ class HeadStudyOptions(HeldOutOptions, ValidationOptions, SeedOptions, DeviceOpt
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions(PairOptions, SamplingOptions, HeadStudyOptions):
     """Study. The grid of heads is the paper's (Huang et al. 2024, Tables 1 and 3, Figure 4).
+
+    Options of ``python -m experiments sweep``.
 
     Training is shorter and its learning rate higher than in the paper, for small heads and a few thousand prompts.
 

@@ -24,6 +24,8 @@ Counted = Mapping[Setting, DomainCounts]
 class StudyFolderOptions(OutputFileOptions):
     """Output.
 
+    The option of studies that keep intermediate results.
+
     Attributes:
         folder: Folder for intermediate results; an interrupted run is continued from it.
     """
@@ -34,6 +36,8 @@ class StudyFolderOptions(OutputFileOptions):
 @dataclass(frozen=True, kw_only=True)
 class HeldOutOptions(PromptSourceOptions):
     """Prompts.
+
+    The prompts of studies that evaluate controllers on held-out prompts.
 
     Attributes:
         in_domain: Training domains of the controllers; the others are only evaluated. Default: math, code, sql and

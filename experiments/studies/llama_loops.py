@@ -35,6 +35,8 @@ BATCH = 512
 class LlamaLoopsOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     """Study.
 
+    Options of ``python -m experiments llama-loops``.
+
     Attributes:
         lengths: Tokens of a draft, for llama.cpp and for specpilot; 0 decodes without drafts.
     """

@@ -37,6 +37,8 @@ from .sweep_tables import PAPER_RATIO, summarise
 class MixingOptions(TargetOptions, HeadStudyOptions):
     """Study.
 
+    Options of ``python -m experiments mixing``.
+
     Attributes:
         drafts: Draft models; there is a dataset for each draft and temperature.
         temperatures: Temperatures of both models.

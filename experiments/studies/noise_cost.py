@@ -29,6 +29,8 @@ SPREAD = 3.0  # standard deviation of the random logits that tokens are drawn fr
 class NoiseCostOptions(Options):
     """Benchmark.
 
+    Options of ``python -m experiments noise``.
+
     Attributes:
         target: Model whose step the noise is compared with. Default: random weights in the sizes of SmolLM2-135M,
             which take as long as trained ones.

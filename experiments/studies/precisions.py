@@ -25,9 +25,11 @@ NO_DRAFTS, DRAFTS = "no drafts", "drafts"
 class PrecisionOptions(WorkloadOptions, SeedOptions, OutputFileOptions):
     """Study.
 
+    Options of ``python -m experiments precisions``.
+
     Attributes:
-        precisions: Precisions of target and draft. The texts of each are compared with those of the first, and those
-            with drafts with those without.
+        precisions: Precisions of target and draft. The texts of each precision are compared with those of the first
+            precision. Texts with drafts are also compared with texts without drafts.
         length: Number of drafted tokens.
         limit: Number of prompts.
     """

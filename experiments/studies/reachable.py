@@ -85,6 +85,8 @@ INCLUDED, NETWORK, FORESIGHT = "included predictor", "large network", "large net
 class ReachableOptions(PairOptions, SamplingOptions, HeadStudyOptions):
     """Study.
 
+    Options of ``python -m experiments reachable``.
+
     Attributes:
         predictor: Controller whose predictor is compared with the network.
         verifier: Rule that verifies drafts, token-wise or invariant.

@@ -44,12 +44,14 @@ PATH = "/v1/completions"
 class ServeLoadOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     """Study.
 
+    Options of ``python -m experiments serve``.
+
     Attributes:
         length: Trained controller that drafts.
-        cost: Its cost model: a file of `specpilot bench cost`; by default the server measures it.
-        fixed: Tokens a draft of the server that drafts a fixed length.
-        loads: Numbers of requests at once.
-        requests: Requests of each measurement; at least the number at once.
+        cost: Costs for the trained controller: a file of `specpilot bench cost`. By default, the server measures them.
+        fixed: Number of tokens of a draft on the server with a fixed draft length.
+        loads: Numbers of concurrent requests.
+        requests: Number of requests in each measurement, at least the number of concurrent requests.
     """
 
     length: str = "tiny-lag-free"

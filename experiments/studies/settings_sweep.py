@@ -51,6 +51,8 @@ Array = np.ndarray[Any, Any]
 class SettingsSweepOptions(WorkloadOptions, RepeatOptions, OutputFileOptions):
     """Study.
 
+    Options of ``python -m experiments settings-sweep``.
+
     Attributes:
         engine: Engine that decodes the timed prompts. "auto" is llama.cpp for GGUF models, else transformers. vLLM runs
             in the environment of `make test-vllm`.
@@ -81,6 +83,8 @@ def recommended(options: SettingsSweepOptions, engine: str, cost: float | str | 
     """Return the setting that ``compare`` recommends for an engine, from prompts that are not timed.
 
     Args:
+        options: the options of the study.
+        engine: name of the engine in the report of ``compare``.
         cost: time of a draft step in units of a verification, or a file of costs; None for the costs that ``compare``
             measures.
 
@@ -108,7 +112,12 @@ PROBABILISTIC = "sampled draft model"  # vLLM's draft_sample_method "probabilist
 
 
 class Setting(NamedTuple):
-    """A setting of an engine: ``MODEL``, ``PROBABILISTIC``, ``COPIES`` or ``NO_DRAFTS``, and the draft length."""
+    """A setting of an engine.
+
+    Attributes:
+        drafts: the source of drafts: ``MODEL``, ``PROBABILISTIC``, ``COPIES`` or ``NO_DRAFTS``.
+        length: the draft length; 0 without drafts.
+    """
 
     drafts: str
     length: int
@@ -121,14 +130,19 @@ WITHOUT = Setting(NO_DRAFTS, 0)
 
 
 class Loop(NamedTuple):
-    """A loop of the engine, and a function that returns the number of forwards of the target so far."""
+    """A decoding loop of an engine with one setting.
+
+    Attributes:
+        generate: decodes a prompt, given its token ids and a seed.
+        forwards: returns the number of forwards of the target so far.
+    """
 
     generate: Generate
     forwards: Callable[[], int]
 
 
 def loops_of(options: SettingsSweepOptions, loader: Loader, engine: str) -> dict[Setting, Loop]:
-    """Return the loop of the engine for each setting.
+    """Return the decoding loop of ``engine`` for each setting of the sweep.
 
     Raises:
         InputError: the engine is not installed, or does not decode these models.
@@ -247,7 +261,7 @@ def nearest(settings: Iterable[Setting], setting: EngineSetting) -> Setting:
 
 
 def measure(options: SettingsSweepOptions, console: Console) -> dict[str, Any]:
-    """Return the recommendation, the speed-up of each setting, and the share of the best speed that it reaches.
+    """Return the results: the speed-up of each setting, the recommendations, and their shares of the best speed.
 
     Raises:
         InputError: the models cannot be decoded by the engine, or the pair cannot be replayed.
@@ -278,7 +292,7 @@ def measure(options: SettingsSweepOptions, console: Console) -> dict[str, Any]:
 
 
 def main(options: SettingsSweepOptions) -> None:
-    """Sweep the draft length of another engine, and compare the length that is recommended."""
+    """Sweep the draft length of another engine, and compare the recommended length with the fastest one."""
     console = begin()
     result = measure(options, console)
     rows = [

@@ -43,7 +43,7 @@ PICKLES = re.compile(r"(pytorch_model|adapter_model)\b.*\.bin")
 
 
 def is_gguf(name: str | Path) -> bool:
-    """Return true if ``name`` ends like that of a GGUF file."""
+    """Return true if ``name`` ends like the name of a GGUF file."""
     return str(name).lower().endswith(SUFFIX)
 
 
@@ -104,8 +104,13 @@ def find_files(name: str | Path, revision: str | None = None) -> Source:
 
     For an adapter, it is the location of its base model, with the adapter's location as ``adapter``.
 
+    Args:
+        name: the model; a hub id may end with ``@revision``.
+        revision: branch, tag or commit of a hub id; None for its main branch.
+
     Raises:
-        InputError: there is no such model, or the folder's configuration is damaged.
+        InputError: there is no such model; the folder's configuration is damaged; or ``name`` is an adapter, and peft
+            is not installed, or the base model is missing or an adapter itself.
     """
     source = _locate(name, revision)
     if ADAPTER not in source.files:

@@ -39,7 +39,7 @@ class AdaptiveSettings:
         probe_share: share of the time that probes of longer drafts may lose, from 0 to 0.1.
 
     Raises:
-        InputError: the share is out of range.
+        InputError: ``probe_share`` is out of range.
     """
 
     cost: float | str
@@ -87,7 +87,7 @@ class AdaptiveScheduler(AsyncScheduler):  # type: ignore[misc]
         return output
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
-        """Learn from the verified drafts of a step, then update the requests.
+        """Update the acceptance by the verified drafts of a step, then update the requests.
 
         A draft counts with its planned length, also if the drafter found fewer tokens or a grammar forbids some,
         because the planned length is what the scheduler chooses.
@@ -99,7 +99,9 @@ class AdaptiveScheduler(AsyncScheduler):  # type: ignore[misc]
             counts = [
                 (length, len(sampled[rows[name]]) - 1) for name, length in verified.items() if length and name in rows
             ]
-            counts = [(length, accepted) for length, accepted in counts if accepted >= 0]  # others were discarded
+            counts = [
+                (length, accepted) for length, accepted in counts if accepted >= 0
+            ]  # -1: vLLM discarded the tokens
             self.draft_lengths.observe([length for length, _ in counts], [accepted for _, accepted in counts])
         return super().update_from_output(scheduler_output, model_runner_output)
 

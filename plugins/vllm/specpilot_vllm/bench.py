@@ -104,7 +104,7 @@ def arguments(
 
 
 def engine(*args: Any, **options: Any) -> LLM:
-    """Return an engine with :func:`arguments` in which sampling works."""
+    """Return an engine in this process, in which sampling works; parameters are those of :func:`arguments`."""
     vllm = import_vllm()
     with hidden_llvmlite():
         llm: LLM = vllm.LLM(**arguments(*args, **options))
@@ -127,7 +127,13 @@ def model_runner(llm: LLM) -> Any:
 
 
 def vllm_sampling(sampling: SamplingParams, max_tokens: int, **options: Any) -> Any:
-    """Return vLLM's sampling parameters."""
+    """Return vLLM's ``SamplingParams``.
+
+    Args:
+        sampling: temperature, top-k and top-p.
+        max_tokens: maximum number of new tokens.
+        options: other arguments of ``SamplingParams``.
+    """
     top_k = 0 if sampling.top_k is None or sampling.temperature == 0 else sampling.top_k
     return import_vllm().SamplingParams(
         temperature=sampling.temperature, top_k=top_k, top_p=sampling.top_p, max_tokens=max_tokens, **options
@@ -149,7 +155,7 @@ def generate(llm: LLM, prompts: Sequence[list[int]], sampling: Any, seed: int = 
 
 
 class Planned(LengthController):
-    """Drafts the number of tokens in the plan, and spends the time of a trained controller's predictions.
+    """A length controller that drafts a planned number of tokens, and takes the time of a trained controller.
 
     Args:
         plan: a list with the number of tokens. Requests have copies of the controller and share the plan.
@@ -193,7 +199,13 @@ def fitted(times: Sequence[float], acceptance: float, rows: int) -> CostModel:
 
 
 def measure(llm: LLM, rows: Sequence[int], sampling: SamplingParams) -> BatchCosts:
-    """Return the costs of rounds for each number of requests in ``rows``, predictions included."""
+    """Return the costs of rounds for each number of requests in ``rows``, with the time of predictions.
+
+    Args:
+        llm: an engine with the plugin.
+        rows: numbers of requests, ascending.
+        sampling: the sampling parameters.
+    """
     drafter = model_runner(llm).drafter
     length, plan = drafter.length, [0]
     predictor = length.predictor if isinstance(length, RateOptimal) else None
@@ -245,7 +257,7 @@ Rates = dict[str, Any]
 
 
 def bench_vllm(options: BenchOptions, console: Console) -> dict[str, Any]:
-    """Measure the costs, time all engines, and return the results.
+    """Measure the costs, write them to ``options.cost``, time all engines, and return the results as JSON values.
 
     Raises:
         InputError: vLLM is not installed, or a model or controller is missing or does not fit.
@@ -313,7 +325,7 @@ def _rates(
 
 
 def as_table(result: Mapping[str, Any]) -> Table:
-    """Return the table of tokens per second of processor time."""
+    """Return the table of tokens per second of processor time, of a result of :func:`bench_vllm`."""
     rows = []
     for name in ("one_by_one", "rows_64"):
         rates = result[name]

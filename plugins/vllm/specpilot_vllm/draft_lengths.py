@@ -84,7 +84,7 @@ class AdaptiveLengths:
 
     A probe drafts the next longer length. It loses its time minus the time in which the best length yields the same
     expected tokens. Each step adds ``probe_share`` of its time to an allowance; a probe whose loss the allowance covers
-    is due. Therefore acceptance stays known one length beyond the best, and the expected loss stays within the share.
+    is due. Therefore acceptance is measured one length beyond the best, and the expected loss stays within the share.
 
     Args:
         lengths: the draft lengths to choose from, ascending.
@@ -122,14 +122,22 @@ class AdaptiveLengths:
         return table
 
     def count_step(self, rows: int, length: int) -> None:
-        """Count the time of a step of ``rows`` requests that drafts ``length`` tokens for each."""
+        """Update the allowance for probes after a step of ``rows`` requests that drafts ``length`` tokens for each.
+
+        The step adds a share of its time to the allowance. A probe subtracts its expected loss.
+        """
         allowance = self.allowance + self.probe_share * self.seconds[rows, length]
         if length > self.best[rows]:
             allowance -= self.loss[rows]
         self.allowance = min(max(allowance, 0.0), float(self.loss[rows]))  # at most one probe at a time
 
     def observe(self, drafted: Sequence[int], accepted: Sequence[int]) -> None:
-        """Learn from verified drafts: their lengths (N,) and numbers of accepted tokens (N,)."""
+        """Update the acceptance, and with it the best lengths, by N verified drafts.
+
+        Args:
+            drafted: lengths of the drafts (N,), at least 1.
+            accepted: numbers of accepted tokens (N,).
+        """
         if len(drafted):
             self.acceptance.add(np.array(drafted), np.array(accepted))
             self._plan()

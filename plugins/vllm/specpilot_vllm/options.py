@@ -16,6 +16,8 @@ from specpilot.infer.options import PairOptions, SamplingOptions
 class BenchOptions(PairOptions, PromptOptions, SamplingOptions, RepeatOptions, OutputFileOptions):
     """Benchmark.
 
+    Options of ``specpilot-vllm bench``.
+
     Attributes:
         length: Length controller of the plugin. Trained controllers and online-confidence use the measured costs.
         longest: Maximum number of tokens of a draft.
@@ -36,6 +38,8 @@ class BenchOptions(PairOptions, PromptOptions, SamplingOptions, RepeatOptions, O
 @dataclass(frozen=True, kw_only=True)
 class TimesOptions(Options):
     """Measurement.
+
+    Options of ``specpilot-vllm times``.
 
     Attributes:
         target: Model that vLLM serves.

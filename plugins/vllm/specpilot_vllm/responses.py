@@ -21,7 +21,11 @@ GIB = 2**30
 
 
 class VllmResponses(ResponseMaker):
-    """Generates the texts of a shard together, ``batch_size`` at a time.
+    """A source of the target's texts that generates the texts of a shard together, ``batch_size`` at a time.
+
+    Args:
+        settings: the settings of the dataset.
+        responses: the options of vLLM.
 
     Raises:
         InputError: vLLM is not installed, has an unsupported version, or cannot load the target.

@@ -34,7 +34,7 @@ def is_plain(request: Any) -> bool:
 
 
 class VllmRoundLog:
-    """Writes finished requests, each to the folder of its sampling parameters.
+    """A log that writes each finished request to the folder of its sampling parameters.
 
     Args:
         folder: folder of all datasets.
@@ -47,7 +47,7 @@ class VllmRoundLog:
         self.writers = RoundWriters(folder, identity_of(target, draft, pair, longest), load_tokenizer(target))
 
     def observe(self, requests: Sequence[DraftedRequest | None], metadata: Any, logits: Tensor) -> None:
-        """Compute p(y)/q(y) of the drafted tokens of this step.
+        """Set ``accept`` of each request to min(1, p(y)/q(y)) of its drafted tokens of this step.
 
         Args:
             requests: requests of the rows of vLLM's batch; None for rows that are not logged.

@@ -107,7 +107,7 @@ def _interpolated(file: str, longest: int, max_rows: int) -> Array:
 
 
 def measure_times(options: TimesOptions) -> dict[str, Any]:
-    """Return the times of the steps of an engine.
+    """Return the seconds of the steps of an engine, as the content of a file that :func:`load_seconds` reads.
 
     Raises:
         InputError: vLLM is not installed, or an option is malformed.
