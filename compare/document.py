@@ -48,12 +48,12 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values linearly to places on the page.
+    """A linear or logarithmic map from values to coordinates on the page.
 
     Attributes:
         ticks: marked values; the first and the last one are the ends of the scale.
-        start, end: the places of the first and the last tick.
-        log: whether the scale is logarithmic.
+        start, end: the coordinates of the first and the last tick.
+        log: whether the map is logarithmic.
     """
 
     ticks: Sequence[float]

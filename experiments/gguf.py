@@ -1,8 +1,8 @@
-"""A Llama of transformers as a GGUF file, for llama.cpp: weights, tokenizer and chat template in one.
+"""``python -m experiments gguf``: writes a Llama of transformers as a GGUF file, for llama.cpp.
 
-For the models that ship with specpilot; llama.cpp's own ``convert_hf_to_gguf.py`` knows hundreds of architectures. The
-tokenizer goes in twice, as llama.cpp reads it and as transformers does (``tokenizer.huggingface.json``), so that
-controllers know the pair by it.
+The file contains weights, tokenizer and chat template. The command is for the models that ship with specpilot. For
+other architectures, use ``convert_hf_to_gguf.py`` of llama.cpp. The file has the tokenizer twice: in the format of
+llama.cpp, and in that of transformers (``tokenizer.huggingface.json``), by which controllers check the pair.
 """
 
 from __future__ import annotations
@@ -43,10 +43,16 @@ class GgufOptions:
 
 
 def write_gguf(model: str, output: Path, kind: str = "bf16") -> None:
-    """Write the model of this name to ``output``.
+    """Write a model as a GGUF file.
+
+    Args:
+        model: name or folder of the model.
+        output: the file to write.
+        kind: format of the weights: ``f32``, ``bf16`` or ``q8_0``.
 
     Raises:
-        InputError: the model is no Llama, or its tokenizer is no byte-level BPE.
+        InputError: the extra ``gguf`` is not installed; or the model is no Llama, has a trimmed vocabulary, or has a
+            tokenizer that is no byte-level BPE.
     """
     with optional_import("gguf"):
         from gguf import GGMLQuantizationType, GGUFWriter

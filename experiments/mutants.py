@@ -1,18 +1,20 @@
 """``python -m experiments mutants``: small faults in the code, one at a time, which the related tests must notice.
 
 The faults (mutants) are those of mutmut: another operator, another number, an argument left out, None instead of a
-value. mutmut puts all mutants of a file into a copy of it, imports the tests once, and forks a process for each mutant,
-which runs the tests that call the changed function. So a mutant takes as long as these tests, without their imports.
+value. mutmut puts all mutants of a file into a copy of the file, imports the tests once, and forks a process for each
+mutant, which runs the tests that call the changed function. A mutant takes as long as these tests, without their
+imports.
 
-Each module has a folder in ``build/mutants``, where verdicts are kept: the same call goes on after an interrupt, and
-afterwards tries the survivors again. mutmut notices changed functions and new tests; delete the folder to begin anew.
+Each module has a folder in ``build/mutants``, where verdicts are stored. The same command continues an interrupted run.
+After a finished run, it tries the surviving mutants again. mutmut tries the mutants of changed functions again, and
+runs new tests. Delete the folder to begin again.
 
-mutmut changes only the bodies of functions that have no decorator. Sentences of errors are left alone, as no test
-compares them.
+mutmut changes only the bodies of functions that have no decorator. Texts of error messages are not changed, because no
+test compares whole messages.
 
-``experiments/equivalent_mutants.yaml`` lists mutants that change nothing a caller can see, each with the reason. A
-survivor of this list is equivalent. An entry names the changed line; ``tests/experiments/test_mutants.py`` fails for an
-entry whose line is gone.
+``experiments/equivalent_mutants.yaml`` lists mutants that change nothing a caller can observe, each with the reason. A
+surviving mutant in this list is equivalent. An entry names the changed line; ``tests/experiments/test_mutants.py``
+fails for an entry whose line is gone.
 """
 
 from __future__ import annotations
@@ -204,7 +206,15 @@ def prepare(module: str) -> Path:
 
 
 def run(folder: Path, *words: str) -> str:
-    """Run Python in ``folder`` with the mutated package; returns its standard output."""
+    """Run Python in ``folder`` with the mutated package, and return its standard output.
+
+    Args:
+        folder: the folder of a module's mutants.
+        words: arguments of Python.
+
+    Raises:
+        RuntimeError: Python ends with an exit code other than 0.
+    """
     path = os.pathsep.join(str(folder / "mutants" / place) for place in ("", "."))
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     result = processes.run([sys.executable, *words], cwd=folder, env=environment, stdout=PIPE)
@@ -224,7 +234,7 @@ def verdicts(folder: Path) -> dict[str, int | None]:
 
 
 def word(code: int | None) -> str:
-    """Return the verdict of an exit code."""
+    """Return the verdict of an exit code of a mutant's tests, in words; None stands for tests that were not run."""
     return WORDS.get(code, f"exit code {code}")
 
 

@@ -76,7 +76,7 @@ class FusedLayer:
 
 
 class FusedLayers:
-    """The forward of one model of these families, whose weights it shares.
+    """The forward of one model of the families Llama, Mistral, Qwen2 and Qwen3, whose weights it shares.
 
     Args:
         model: the model.

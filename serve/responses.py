@@ -16,12 +16,17 @@ DONE = "data: [DONE]\n\n"
 
 
 def event(content: JsonObject) -> str:
-    """Return a server-sent event."""
+    """Return ``content`` as a server-sent event."""
     return f"data: {json_line(content, (',', ':'))}\n\n"
 
 
 def usage(prompt_tokens: int, choices: list[Choice]) -> dict[str, int]:
-    """Return the token counts of a response. A prompt counts once, however many choices it has."""
+    """Return the token counts of a response, by OpenAI's names. A prompt with several choices counts once.
+
+    Args:
+        prompt_tokens: number of tokens of all prompts.
+        choices: the texts of the response.
+    """
     completion = sum(choice.tokens for choice in choices)
     return {
         "prompt_tokens": prompt_tokens,

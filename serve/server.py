@@ -22,7 +22,7 @@ WARM_UP = 32  # tokens decoded before the first request
 
 
 class Server:
-    """A server without HTTP.
+    """A server without HTTP: it decodes requests in a thread, logs their rounds, and reloads the controller.
 
     Args:
         decoder: the decoder.

@@ -41,7 +41,7 @@ KIND = "draft"
 
 
 def train_draft(settings: DraftTrainingOptions, output: str | Path, *, resume: bool = False) -> TrainingResult:
-    """Train a draft.
+    """Train a draft in the run folder ``output``, and return the result of the training.
 
     Arguments and errors are those of :func:`~.acceptance.train_acceptance`; ``data`` may also be a
     ``datasets.Dataset``.
@@ -198,10 +198,11 @@ def _extend_output(draft: PreTrainedModel, target: PreTrainedModel, shared: Shar
 
 
 def trim_vocabulary(options: TrimOptions) -> Path:
-    """Write the trimmed draft, and return its folder.
+    """Write a copy of a draft that proposes only the most frequent tokens of some texts, and return its folder.
 
     Raises:
-        InputError: the draft or the data cannot be read, the draft has fewer tokens, or the output is not free.
+        InputError: the draft or the data cannot be read; the draft reads more than text, has quantised weights, is an
+            EAGLE-3 draft, or proposes fewer tokens than ``options.keep``; or ``options.output`` is not free.
     """
     check_output_folder(options.output, options.overwrite)
     trust = options.trust_remote_code

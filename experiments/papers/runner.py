@@ -65,7 +65,16 @@ Scorer = Callable[[int, list[int]], float]  # (prompt's index, generated tokens)
 
 @dataclass(frozen=True)
 class DecoderSpec:
-    """Arguments of a ``SpeculativeDecoder``; ``length`` is a rule such as "4" or "fallback:0.6", ``tree`` "4x1x1"."""
+    """The configuration of a compared decoder.
+
+    Attributes:
+        verifier: the verification rule, with its threshold after a colon.
+        length: the rule that ends a draft, such as "4" or "fallback:0.6"; None for the decoder's default.
+        tree: the number of children at each level, such as "4x1x1"; None for chains.
+        beams: number of beams of joint decoding; None for the default, or other rules.
+        argmax: whether the most probable beams are kept instead of sampled ones.
+        drafts: whether there is a draft model.
+    """
 
     verifier: str = "token-wise"
     length: str | None = None
@@ -100,7 +109,7 @@ QUALITY = "perplexity"
 
 
 def row_of(spec: DecoderSpec, cells: Row) -> Row:
-    """Return ``cells`` as a table row, which must include the perplexity if the spec is lossy."""
+    """Return ``cells`` as a row of a table; a row of a lossy rule must include the perplexity."""
     assert not spec.lossy or cells.get(QUALITY), f"{spec}: a lossy row without its {QUALITY}"
     return cells
 
@@ -127,7 +136,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Runs:
-    """One spec's generations in the order of the prompts, and their scores if any."""
+    """The generations of one decoder in the order of the prompts, and their scores if there are any."""
 
     spec: DecoderSpec
     records: list[Record]
@@ -184,7 +193,7 @@ class Runs:
 
 @dataclass
 class Runner:
-    """Measures specs on one pair.
+    """A runner that measures decoder configurations on one pair, and stores their generations.
 
     Attributes:
         pair: a decoder that holds the models.
@@ -224,7 +233,7 @@ class Runner:
     def measure(
         self, specs: Iterable[DecoderSpec], *, validation: bool = False, **sampling: Any
     ) -> dict[DecoderSpec, Runs]:
-        """Run every spec on all prompts; the seed is the prompt's index."""
+        """Return the generations of every configuration for all prompts; the seed is the prompt's index."""
         by_key = {str(i): spec for i, spec in enumerate(dict.fromkeys(specs))}
         settings = self.work.sampling | sampling
         prompts = self.validation if validation else self.prompts
@@ -319,5 +328,5 @@ class Paper:
 
 
 def percent(change: dict[str, float]) -> str:
-    """Format a relative change and its 95 % interval in percent."""
+    """Return a relative change and its 95 % interval as text, in percent."""
     return f"{change['value']:+.1%} ({change['low']:+.1%} to {change['high']:+.1%})"
