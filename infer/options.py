@@ -80,7 +80,7 @@ class LoadingOptions(DeviceOptions):
 
     @property
     def loading(self) -> LoadingKeywords:
-        """These options for every model."""
+        """The keywords of ``load_model`` for every model."""
         return {"dtype": self.dtype, "device": self.device, "trust_remote_code": self.trust_remote_code}
 
 
@@ -123,7 +123,7 @@ class PlacementOptions(Options):
 
     @property
     def placement(self) -> PlacementKeywords:
-        """These options, for the target."""
+        """The keywords of ``load_model`` that place the target on devices."""
         return {"device_map": self.device_map, "offload_folder": self.offload_folder}
 
 

@@ -79,7 +79,14 @@ class RoundSums:
         self.undrafted, self.drafted, self.shape = [*undrafted], [*drafted], shape
 
     def add(self, tokens: int, forwards: int, seconds: float, weight: float = 1.0) -> None:
-        """Add a round with a draft of ``tokens`` tokens and ``forwards`` forwards, which took ``seconds``."""
+        """Add a round with a draft of ``tokens`` tokens and ``forwards`` forwards, which took ``seconds``.
+
+        Args:
+            tokens: tokens of the draft; 0 for a round without a draft.
+            forwards: forwards of the draft model.
+            seconds: time of the round.
+            weight: weight of the round in all sums.
+        """
         n, m, t = equivalent_tokens(self.shape, tokens + 1) - 1 if self.shape else tokens, forwards, seconds
         sums = self.drafted if tokens else self.undrafted
         values = (1.0, n, m, n * n, n * m, m * m, t, n * t, m * t) if tokens else (1.0, t)

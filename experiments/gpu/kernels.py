@@ -1,7 +1,8 @@
-"""The operators of a forward, counted by dispatch on a CPU: as many kernels as a GPU launches, or nearly so.
+"""The operators of a forward, counted on a CPU: about as many as the kernels that a GPU launches.
 
-Models of two and of three layers are read, so that the difference is what a layer takes. Views launch nothing and do
-not count. Norms, softmax and attention count once each, though a CPU may make several operators of them.
+The forwards of models with two and with three layers are counted. The difference is the number of operators of a layer.
+Views launch no kernel and do not count. Norms, softmax and attention count once each, although a CPU may run several
+operators for them.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ SINGLE_KERNEL = {
 
 
 class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts operators by name.
+    """A context that counts operators by name.
 
     Attributes:
-        counts: so far.
+        counts: number of operators so far, by name.
         inside: whether an operation that counts once is being computed.
     """
 

@@ -1,4 +1,4 @@
-"""Training of a tiny model: losses, Muon for matrices and AdamW for the rest, a resumable run."""
+"""Training of a tiny model: losses, Muon for matrices and AdamW for all other weights, and a resumable run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Trained(pl.LightningModule, ABC, Generic[Batch]):
 
     @abstractmethod
     def _weighted_loss(self, batch: Batch) -> Tensor:
-        """Return the scalar loss."""
+        """Return the weighted loss of ``batch`` as a scalar."""
 
     def training_step(self, batch: Batch, index: int) -> None:
         optimizers = self.optimizers()
@@ -89,7 +89,14 @@ class Trained(pl.LightningModule, ABC, Generic[Batch]):
 
 
 def learning_rate_scale(step: int, steps: int, decay: float, warmup: int = 100) -> float:
-    """Return the factor in [0, 1] of the learning rate: warm-up, constant, linear decay."""
+    """Return the factor in [0, 1] of the learning rate: a linear warm-up, constant 1, and a linear decay to 0.
+
+    Args:
+        step: number of steps before this one.
+        steps: number of all steps.
+        decay: share of the steps in which the factor decays, at the end.
+        warmup: number of steps of the warm-up.
+    """
     remaining = (steps - step) / max(1.0, decay * steps)
     return max(0.0, min(1.0, (step + 1) / warmup, remaining))
 
@@ -97,7 +104,7 @@ def learning_rate_scale(step: int, steps: int, decay: float, warmup: int = 100) 
 def run(
     module: Trained[Batch], train: ResumableLoader[Batch], validation: ResumableLoader[Batch], folder: Path
 ) -> None:
-    """Train in bf16 autocast for the module's steps; continues an interrupted run in ``folder``."""
+    """Train ``module`` in bf16 autocast for its number of steps, or continue an interrupted run in ``folder``."""
     with without_launcher(nodes=1):
         trainer = pl.Trainer(
             max_steps=module.steps,

@@ -80,7 +80,8 @@ def split_drafts(draft: Any) -> tuple[list[Any], Ngram | None]:
             model and an :class:`Ngram`.
 
     Raises:
-        InputError: there are several models.
+        InputError: there are several models, the name is ``"none"``, or the longest n-gram is not a number or out of
+            range.
     """
     if isinstance(draft, str | Path) and draft:
         model, ngram = split_ngram(str(draft))
@@ -232,7 +233,7 @@ class CopyingDrafter(Drafter):
     with_model = joined = False
 
     def copy_by(self, options: Ngram) -> None:
-        """Set the settings of n-gram drafts, and begin with their costs; called before there are requests."""
+        """Set the ``options`` of n-gram drafts, and begin with their costs; called before there are requests."""
         self.options, self.costs = options, CopyCosts(options)
         self.texts: dict[Request, TextCopies] = {}
 
@@ -256,7 +257,7 @@ class CopyingDrafter(Drafter):
 
 
 class NgramDrafter(CopyingDrafter):
-    """Copies the continuation of an earlier occurrence of the text's last tokens.
+    """A drafter that copies the continuation of an earlier occurrence of the text's last tokens.
 
     Args:
         vocab_size: the target's vocabulary size V.

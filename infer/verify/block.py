@@ -34,7 +34,7 @@ def block(p: TokenDistribution, draft: Draft, rng: RandomSource) -> Verdict:
 
 
 def joint_ratios(ratios: list[float]) -> list[float]:
-    """Return c_1 … c_K for the ratios p_i(y_i)/q_i(y_i)."""
+    """Return c_1 … c_K, where c_i = min(1, c_{i-1}·r_i) and c_0 = 1, for the ``ratios`` r_i = p_i(y_i)/q_i(y_i)."""
     return list(accumulate(ratios, lambda c, ratio: min(1.0, c * ratio), initial=1.0))[1:]
 
 
