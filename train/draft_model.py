@@ -157,7 +157,7 @@ def new_eagle3(
         seed: seed of random weights.
 
     Raises:
-        InputError: the target is no decoder-only language model, is quantised, has longrope or no layer of ``layers``,
+        InputError: the target is no decoder-only language model, is quantised, has longrope, lacks one of ``layers``,
             or its embedding and its output projection do not both have the hidden size and a row for each token.
     """
     config: Any = target.config
