@@ -375,8 +375,9 @@ class Curve:
 
 def parameters_read(module: DraftModule) -> int:
     """Return the number of parameters that a draft step reads: all but the embedding."""
-    embedding = module.head.get_input_embeddings().weight.numel()
-    return sum(parameter.numel() for parameter in module.head.parameters()) - embedding
+    embedding = module.head.get_input_embeddings().weight
+    parameters: int = sum(parameter.numel() for parameter in module.head.parameters())
+    return parameters - int(embedding.numel())
 
 
 def extrapolate(rows: Sequence[dict[str, Any]], aim: float) -> dict[str, dict[str, float | None]]:

@@ -474,6 +474,9 @@ def test_every_printed_command_is_one(tmp_path: Path, capsys: pytest.CaptureFixt
         output = loader.decoder(spec, CostModel(0.2, 1.0, 0.0)).generate("Hi.", chat=True, max_new_tokens=4, seed=3)
         printed_text = capsys.readouterr().out.rstrip("\n")
         assert printed_text == output.text or spec.adapt is True
+        assert [word for word in words if "adapt" in word] == {True: ["--adapt"], False: ["--no-adapt"]}.get(
+            spec.adapt, []
+        )
 
 
 def test_a_comparison_has_the_date_of_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
