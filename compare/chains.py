@@ -16,7 +16,7 @@ the number of drafted tokens of a round that are counted.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..common.record import Identity
+from ..controllers.length import MAX_DRAFT
 from ..controllers.length.cost_model import CostModel
 from ..simulate.trace import END, Trace
 from .interval import Interval, interval
@@ -41,16 +42,22 @@ class ChainCounts(NamedTuple):
     Attributes:
         generated: tokens of the text.
         steps: forwards of the draft model.
-        drafted: tokens that the target verified.
-        forwards: target forwards.
         drafts: rounds in which the draft model or the copies were used.
+        rounds: number of rounds that verified 0, 1, … ``MAX_DRAFT`` drafted tokens.
     """
 
     generated: int
     steps: int
-    drafted: int
-    forwards: int
     drafts: int
+    rounds: Sequence[int]
+
+    @property
+    def row(self) -> list[int]:
+        """The counters as a row of a table with ``WIDTH`` columns."""
+        return [self.generated, self.steps, self.drafts, *self.rounds]
+
+
+WIDTH = 3 + MAX_DRAFT + 1
 
 
 class ChainSetting(NamedTuple):
@@ -71,7 +78,8 @@ def replay_chain(traced: Trace, setting: ChainSetting) -> ChainCounts:
     As in llama.cpp, a token whose confidence is below ``p_min`` ends the draft and is not verified.
     """
     position, length = 1, len(traced.text)
-    steps = drafted = forwards = drafts = 0
+    steps = drafts = 0
+    rounds = [0] * (MAX_DRAFT + 1)
     while position < length:
         node, accepted = position, 0
         longest = min(setting.length, traced.budget - position - 1)
@@ -84,11 +92,10 @@ def replay_chain(traced: Trace, setting: ChainSetting) -> ChainCounts:
             node = traced.after[node]
         while accepted < tokens and position + accepted < length and traced.kept[position + accepted]:
             accepted += 1
-        drafted += tokens
-        forwards += 1
+        rounds[tokens] += 1
         drafts += longest > 0
         position += accepted + 1
-    return ChainCounts(length - 1, steps, drafted, forwards, drafts)
+    return ChainCounts(length - 1, steps, drafts, rounds)
 
 
 def replay_lookup(traced: Trace, setting: ChainSetting) -> ChainCounts:
@@ -104,7 +111,7 @@ def replay_lookup(traced: Trace, setting: ChainSetting) -> ChainCounts:
     first: dict[tuple[int, ...], int] = {}  # place after the first occurrence of an n-gram that a token follows
     indexed = 0
     position = start + 1
-    drafted = forwards = drafts = 0
+    rounds = [0] * (MAX_DRAFT + 1)
     while position < end:
         for after in range(indexed + 1, position):
             for n in NGRAMS:
@@ -117,11 +124,9 @@ def replay_lookup(traced: Trace, setting: ChainSetting) -> ChainCounts:
         accepted = 0
         while accepted < len(copied) and position + accepted < end and copied[accepted] == tokens[position + accepted]:
             accepted += 1
-        drafted += len(copied)
-        forwards += 1
-        drafts += len(copied) > 0
+        rounds[len(copied)] += 1
         position += accepted + 1
-    return ChainCounts(len(traced.text) - 1, 0, drafted, forwards, drafts)
+    return ChainCounts(len(traced.text) - 1, 0, sum(rounds[1:]), rounds)
 
 
 GRID = tuple(ChainSetting(length, p_min) for p_min in P_MIN for length in LENGTHS)
@@ -138,9 +143,11 @@ def copies_measure() -> Measure:
     return _measure("copies", COPY_GRID, replay_lookup)
 
 
-def _measure(name: str, grid: Sequence[ChainSetting], replayed: Any) -> Measure:
+def _measure(
+    name: str, grid: Sequence[ChainSetting], replayed: Callable[[Trace, ChainSetting], ChainCounts]
+) -> Measure:
     identity: Identity = {name: [list(setting) for setting in grid], "counters": list(ChainCounts._fields)}
-    return Measure(identity, lambda traces: [[[*replayed(trace, setting)] for trace in traces] for setting in grid])
+    return Measure(identity, lambda traces: [[replayed(trace, setting).row for trace in traces] for setting in grid])
 
 
 class Chains(ABC):
@@ -157,8 +164,8 @@ class Chains(ABC):
         """The number of prompts."""
 
     @abstractmethod
-    def columns(self, setting: ChainSetting) -> tuple[Array, ...]:
-        """Return arrays (n,) with numbers of each prompt; :meth:`speedup` takes their sums over prompts."""
+    def columns(self, setting: ChainSetting, cost: CostModel) -> tuple[Array, ...]:
+        """Return arrays (n,) with numbers of each prompt at ``cost``; :meth:`speedup` takes their sums over prompts."""
 
     @abstractmethod
     def speedup(self, setting: ChainSetting, cost: CostModel, *sums: Any) -> Any:
@@ -176,15 +183,15 @@ class Chains(ABC):
 
     def value(self, setting: ChainSetting, cost: CostModel) -> float:
         """Return the speed-up over no drafts; infinite or NaN if it is not known."""
-        return float(self.speedup(setting, cost, *(column.sum() for column in self.columns(setting))))
+        return float(self.speedup(setting, cost, *(column.sum() for column in self.columns(setting, cost))))
 
     def speed(self, setting: ChainSetting, cost: CostModel) -> Interval:
         """Return the speed-up over no drafts with its 95 % interval over prompts."""
-        return interval(lambda *sums: self.speedup(setting, cost, *sums), *self.columns(setting))
+        return interval(lambda *sums: self.speedup(setting, cost, *sums), *self.columns(setting, cost))
 
     def ratio(self, setting: ChainSetting, other: ChainSetting, cost: CostModel) -> Interval:
         """Return the speed of a setting over that of another one on the same prompts, with its 95 % interval."""
-        columns, other_columns = self.columns(setting), self.columns(other)
+        columns, other_columns = self.columns(setting, cost), self.columns(other, cost)
 
         def statistic(*sums: Any) -> Any:
             split = len(columns)
@@ -210,7 +217,7 @@ class ReplayedChains(Chains):
     """Evidence from counters of replayed texts.
 
     Attributes:
-        counts: :class:`ChainCounts` (n, 5) of each prompt, by setting.
+        counts: :attr:`ChainCounts.row` (n, WIDTH) of each prompt, by setting.
     """
 
     counts: Mapping[ChainSetting, Array]
@@ -225,7 +232,7 @@ class ReplayedChains(Chains):
         """
         return cls(
             {
-                setting: np.array([row for batch in measured for row in batch[index]], dtype=float).reshape(-1, 5)
+                setting: np.array([row for batch in measured for row in batch[index]], dtype=float).reshape(-1, WIDTH)
                 for index, setting in enumerate(grid)
             }
         )
@@ -238,15 +245,17 @@ class ReplayedChains(Chains):
     def prompts(self) -> int:
         return len(next(iter(self.counts.values())))
 
-    def columns(self, setting: ChainSetting) -> tuple[Array, ...]:
-        return tuple(self.counts[setting].T)
+    def columns(self, setting: ChainSetting, cost: CostModel) -> tuple[Array, ...]:
+        generated, steps, drafts = self.counts[setting][:, :3].T
+        rounds = self.counts[setting][:, 3:]
+        return generated, steps, rounds @ np.arange(MAX_DRAFT + 1), rounds.sum(1), drafts, cost.deviation(rounds.T)
 
     def speedup(self, setting: ChainSetting, cost: CostModel, *sums: Any) -> Any:
-        generated, steps, drafted, forwards, drafts = sums
+        generated, steps, drafted, forwards, drafts, deviation = sums
         seconds = (
             cost.t_draft * steps + cost.t_verify_token * drafted
             + cost.verification(1) * forwards + cost.t_draft_start * drafts
-        )  # fmt: skip
+        ) + cost.t_verify_token * deviation  # fmt: skip
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.float64(generated) * cost.round(0) / seconds
 
@@ -275,7 +284,7 @@ class LoggedChains(Chains):
     def prompts(self) -> int:
         return len(self.verified)
 
-    def columns(self, setting: ChainSetting) -> tuple[Array, ...]:
+    def columns(self, setting: ChainSetting, cost: CostModel) -> tuple[Array, ...]:
         return (*self.verified[:, : setting.length].T, *self.accepted[:, : setting.length].T)
 
     def speedup(self, setting: ChainSetting, cost: CostModel, *sums: Any) -> Any:

@@ -77,11 +77,12 @@ def _gain(
 
     def share(*sums: Any) -> Any:
         """Return the share of the possible gain from the sums of the counters of rule, trained decoder and bound."""
+        each = len(sums) // len(compared)
         slow, faster, fastest = (
-            speedup(*sums[4 * i : 4 * i + 4], cost=cost) for i, (_, cost) in enumerate(compared)
-        )  # fmt: skip
+            speedup(*sums[each * i : each * (i + 1)], cost=cost) for i, (_, cost) in enumerate(compared)
+        )
         return (faster - slow) / (fastest - slow)
 
-    estimate = interval(share, *(column for counts, _ in compared for column in decoded(counts)))
+    estimate = interval(share, *(column for decoder in compared for column in decoded(*decoder)))
     bounds = (estimate.low, estimate.high) if gain.prompts >= ENOUGH else (None, None)
     return replace(gain, share=estimate.value, low=bounds[0], high=bounds[1])

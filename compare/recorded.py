@@ -54,20 +54,18 @@ class Counts(NamedTuple):
     """The counters of one replayed output.
 
     Attributes:
-        generated, drafted, accepted: numbers of tokens; ``generated`` includes the prefill's token.
-        target_forwards: number of target forwards, the prefill included.
-        drafts: number of rounds that drafted.
+        generated: number of tokens, the prefill's token included.
+        accepted: number of drafted tokens that were accepted.
+        rounds: number of rounds with 0, 1, … ``MAX_DRAFT`` drafted tokens; the prefill is not a round.
     """
 
     generated: int
-    drafted: int
     accepted: int
-    target_forwards: int
-    drafts: int
+    rounds: Sequence[int]
 
     @classmethod
     def of(cls, stats: ReplayStats) -> Counts:
-        return cls(stats.n_generated, stats.n_drafted, stats.n_accepted, stats.n_target_forwards, stats.n_drafts)
+        return cls(stats.n_generated, stats.n_accepted, stats.rounds)
 
 
 @dataclass(frozen=True)
@@ -239,29 +237,39 @@ def replay_counts(
 
 def columns(counts: Sequence[Counts]) -> tuple[Array, Array, Array, Array]:
     """Return generated, drafted and accepted tokens, and target forwards, (prompts,) each."""
-    table = np.array(counts, dtype=float).reshape(-1, len(Counts._fields))
-    return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
+    generated, accepted = (np.array([count[i] for count in counts], dtype=float) for i in range(2))
+    rounds = rounds_of(counts)
+    return generated, rounds @ np.arange(MAX_DRAFT + 1), accepted, rounds.sum(1) + 1
 
 
-def decoded(counts: Sequence[Counts]) -> tuple[Array, Array, Array, Array]:
-    """Return generated and drafted tokens, target forwards and drafts, (prompts,) each, without the prefill's token."""
+def rounds_of(counts: Sequence[Counts]) -> Array:
+    """Return the number of rounds by prompt and number of drafted tokens, (prompts, MAX_DRAFT + 1)."""
+    return np.array([count.rounds for count in counts], dtype=float).reshape(-1, MAX_DRAFT + 1)
+
+
+def decoded(counts: Sequence[Counts], cost: CostModel) -> tuple[Array, ...]:
+    """Return the arguments of :meth:`.CostModel.throughput` at ``cost``, (prompts,) each, without the prefill's token.
+
+    They are generated and drafted tokens, target forwards, drafts and the deviation of verifications from a line.
+    """
     generated, drafted, _, forwards = columns(counts)
-    return generated - 1, drafted, forwards - 1, np.array([count.drafts for count in counts], dtype=float)
+    rounds = rounds_of(counts)
+    return generated - 1, drafted, forwards - 1, rounds[:, 1:].sum(1), cost.deviation(rounds.T)
 
 
-def speedup(generated: Any, drafted: Any, forwards: Any, drafts: Any, *, cost: CostModel) -> Any:
+def speedup(*sums: Any, cost: CostModel) -> Any:
     """Return the throughput relative to decoding without drafts (SpecDec++ eq. 2.3).
 
     Args:
-        generated, drafted, forwards, drafts: sums over the arrays of :func:`decoded`, numbers or arrays.
+        sums: the sum of each array of :func:`decoded`, as numbers or as arrays.
         cost: the costs.
     """
-    return cost.throughput(generated, drafted, forwards, drafts) * cost.round(0)
+    return cost.throughput(*sums) * cost.round(0)
 
 
 def speed_of(counts: Sequence[Counts], cost: CostModel) -> Interval:
     """Return the speed-up over no drafts by replay; 0 if all outputs only have the prefill's token."""
-    values = decoded(counts)
+    values = decoded(counts, cost)
     if not values[2].sum():
         return Interval(0.0, 0.0, 0.0)
     return interval(partial(speedup, cost=cost), *values)
@@ -276,7 +284,9 @@ def speed_ratio_of(counts: Sequence[Counts], baseline: Sequence[Counts], cost: C
         cost: the costs of both.
     """
     speed = partial(speedup, cost=cost)
-    return interval(lambda *sums: speed(*sums[:4]) / speed(*sums[4:]), *decoded(counts), *decoded(baseline))
+    values, baseline_values = decoded(counts, cost), decoded(baseline, cost)
+    split = len(values)
+    return interval(lambda *sums: speed(*sums[:split]) / speed(*sums[split:]), *values, *baseline_values)
 
 
 def rates(counts: Sequence[Counts]) -> tuple[float, float | None]:
@@ -293,8 +303,8 @@ class Informed(LengthController):
     """Drafts the number of tokens that gains most at a rate, from the known acceptance probability of each token.
 
     A draft of k tokens gains 1 + Σ_{j ≤ k} Π_{i ≤ j} a_i tokens in ``cost.round(k)`` seconds; at the rate λ of tokens a
-    second the best k maximizes gain - λ·time. No predictor of acceptance can be better, at the rate that this
-    controller reaches.
+    second the best k maximizes gain - λ·time. At the rate that this controller reaches, no predictor of acceptance
+    gains more in a round.
 
     Args:
         lengths: number of tokens to draft in a round that starts after each number of tokens of the text.
@@ -336,11 +346,7 @@ def _best_length(traced: Trace, node: int, cost: CostModel, rate: float) -> int:
 
 
 def informed_rule(cost: CostModel) -> Rule:
-    """Return the rule of the informed bound at ``cost``, with the rate that it reaches on a batch.
-
-    The bound uses the times of the replay, in which a verification's time is a line.
-    """
-    cost = cost.line
+    """Return the rule of the informed bound at ``cost``, with the rate that it reaches on a batch."""
 
     def of_batch(traces: Sequence[Trace]) -> MakeController:
         rate = 1.0 / cost.round(0)
@@ -348,7 +354,7 @@ def informed_rule(cost: CostModel) -> Rule:
         for _ in range(TURNS):
             replays = zip(traces, controllers, strict=True)
             counts = [Counts.of(replay(t, controller, frozenset())) for t, controller in replays]
-            sums = [values.sum() for values in decoded(counts)]
+            sums = [values.sum() for values in decoded(counts, cost)]
             if not sums[2]:
                 break
             rate = float(cost.throughput(*sums))

@@ -24,7 +24,7 @@ from .chains import (
     FEW,
     GRID,
     LENGTHS,
-    ChainCounts,
+    WIDTH,
     Chains,
     ChainSetting,
     LoggedChains,
@@ -164,11 +164,11 @@ def chains_of(data: Labelled, grid: Sequence[ChainSetting] = GRID) -> tuple[list
     row_of = {name: row for row, name in enumerate(dict.fromkeys(names))}
     read = [(i, reading) for i, reading in enumerate(data.readings) if reading is not None and len(data.texts[i].x) > 1]
     if read and not data.is_rounds:
-        counts = {setting: np.zeros((len(row_of), len(ChainCounts._fields))) for setting in grid}
+        counts = {setting: np.zeros((len(row_of), WIDTH)) for setting in grid}
         for i, reading in read:
             traced = labelled_trace(data, i, reading)
             for setting, of_prompts in counts.items():
-                of_prompts[row_of[names[i]]] += replay_chain(traced, setting)
+                of_prompts[row_of[names[i]]] += replay_chain(traced, setting).row
         return names, ReplayedChains(counts)
     verified, accepted = (np.zeros((len(row_of), LENGTHS[-1])) for _ in range(2))
     for name, text in zip(names, data.texts, strict=True):

@@ -224,7 +224,8 @@ def cause_of_loss(report: ComparisonReport, decoder: str) -> str | None:
 
     A round has three costs: the verification of one token, the verification of further tokens, and the draft steps.
     The draft steps or the further tokens are the reason if the speed-up would exceed 1 without them. If this holds for
-    both, the larger cost is the reason. If it holds for neither, low acceptance is the reason.
+    both, the larger cost is the reason. If it holds for neither, low acceptance is the reason. The costs are those of a
+    round with the mean number of drafted tokens, because timed texts have no numbers of single rounds.
 
     Returns:
         None if the costs and counters are unknown, or explain a speed-up above 1.

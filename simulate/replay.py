@@ -33,10 +33,10 @@ class ReplayStats(Stats):
     """Counters of a replay.
 
     Attributes:
-        n_drafts: number of rounds that drafted.
+        rounds: number of rounds with 0, 1, … ``MAX_DRAFT`` drafted tokens.
     """
 
-    n_drafts: int = 0
+    rounds: list[int] = field(default_factory=lambda: [0] * (MAX_DRAFT + 1))
 
 
 def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[int]) -> ReplayStats:
@@ -54,7 +54,7 @@ def replay(trace: Trace, controller: LengthController, stop_tokens: frozenset[in
             accepted += 1
         if drafted:
             controller.end_round(drafted, accepted)
-            stats.n_drafts += 1
+        stats.rounds[drafted] += 1
         stats.n_draft_forwards += drafted
         stats.n_target_forwards += 1
         stats.n_verified_tokens += drafted + 1

@@ -18,12 +18,11 @@ from torch import Tensor
 
 from ..controllers.acceptance.metrics import Metrics
 from ..controllers.acceptance.training import Batch, DataSummary, Origin
-from ..controllers.length import LengthController, RateOptimal
+from ..controllers.length import MAX_DRAFT, LengthController, RateOptimal
 from ..controllers.length.cost_model import CostModel
 from ..controllers.registry import controller_module
 from ..controllers.training_options import COSINE
 from ..data_gen.feature_shards import TRACES, FeatureDataset
-from ..infer.core import Stats
 from ..simulate.replay import PrecomputedPredictor, replay
 from ..simulate.trace import Trace, from_tensors
 from .best_epoch import BestEpoch
@@ -139,11 +138,14 @@ class PredictorModule(pl.LightningModule):
         assert self.features is not None
         make, stop_tokens = self.make_lengths(), frozenset(self.features.manifest.stop_tokens)
         cost = self.cost
-        counted, shards = Stats(), self.features.part(TRACES).shards
+        shards = self.features.part(TRACES).shards
+        counted = torch.zeros(3 + MAX_DRAFT + 1, dtype=torch.int64)
         for shard in shards[self.trainer.global_rank :: self.trainer.world_size]:
             trace = from_tensors(shard.tensors)
-            counted += replay(trace, make(trace), stop_tokens)
-        counts = [counted.n_draft_forwards, counted.n_target_forwards, counted.n_generated]
-        drafted, targeted, generated = total(self, torch.tensor(counts)).tolist()
-        seconds = cost.seconds(drafted, targeted - len(shards))  # the prefill yields the first token of a text
+            stats = replay(trace, make(trace), stop_tokens)
+            counts = [stats.n_draft_forwards, stats.n_target_forwards, stats.n_generated, *stats.rounds]
+            counted += torch.tensor(counts)
+        drafted, targeted, generated, *rounds = total(self, counted).tolist()
+        # The prefill yields the first token of a text.
+        seconds = cost.seconds(drafted, targeted - len(shards), deviation=cost.deviation(rounds))
         return float((generated - len(shards)) * cost.round(0) / seconds)

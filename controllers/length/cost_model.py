@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -58,7 +58,7 @@ class CostModel(Record):
 
     @property
     def line(self) -> CostModel:
-        """The same costs without a shape, for times of several rounds or several requests together."""
+        """The same costs without a shape, for rounds that several requests share: the shape is that of one request."""
         return replace(self, verify_shape=())
 
     @property
@@ -101,21 +101,35 @@ class CostModel(Record):
         start = self.t_draft_start if drafted else 0.0
         return start + (drafted if forwards is None else forwards) * self.t_draft + self.verification(drafted + 1)
 
-    def seconds(self, drafted: Any, target_forwards: Any, drafts: Any = None) -> Any:
-        """Return the seconds of decoding (eq. 2.1); arguments and result are numbers or arrays.
+    def deviation(self, rounds: Iterable[Any]) -> Any:
+        """Return the equivalent tokens of the verifications of some rounds minus their tokens; 0 for a line.
 
-        A round with n drafted tokens verifies n + 1 tokens, so that ``per_token`` and ``verification(1)`` suffice. Sums
-        do not contain the numbers of tokens of single rounds. With a shape, the mean time of a further token is used.
+        Args:
+            rounds: number of rounds with 0, 1, … drafted tokens; numbers or arrays.
+        """
+        shape = self.verify_shape
+        return sum(number * (equivalent_tokens(shape, k + 1) - (k + 1)) for k, number in enumerate(rounds))
+
+    def seconds(self, drafted: Any, target_forwards: Any, drafts: Any = None, deviation: Any = 0.0) -> Any:
+        """Return the seconds of decoding (eq. 2.1), the sum of :meth:`round` over all rounds.
+
+        Arguments and result are numbers or arrays. A round with n drafted tokens verifies n + 1 tokens. If the
+        time of a verification is a line, ``per_token`` and ``verification(1)`` suffice. With a shape, the ``deviation``
+        from the line is needed, too.
 
         Args:
             drafted: number of drafted tokens.
             target_forwards: number of target forwards.
             drafts: number of rounds that drafted; None for all rounds, or for none if nothing was drafted.
+            deviation: result of :meth:`deviation` for the rounds.
         """
         started = target_forwards * (drafted > 0) if drafts is None else drafts
-        return self.per_token * drafted + self.verification(1) * target_forwards + self.t_draft_start * started
+        line = self.per_token * drafted + self.verification(1) * target_forwards + self.t_draft_start * started
+        return line + self.t_verify_token * deviation
 
-    def throughput(self, generated: Any, drafted: Any, target_forwards: Any, drafts: Any = None) -> Any:
+    def throughput(
+        self, generated: Any, drafted: Any, target_forwards: Any, drafts: Any = None, deviation: Any = 0.0
+    ) -> Any:
         """Return the tokens per second; arguments and result are numbers or arrays.
 
         The result equals eq. 2.3, which uses rates: if no output is truncated, the number of drafted tokens is
@@ -123,9 +137,9 @@ class CostModel(Record):
 
         Args:
             generated: number of generated tokens.
-            drafted, target_forwards, drafts: as for :meth:`seconds`.
+            drafted, target_forwards, drafts, deviation: as for :meth:`seconds`.
         """
-        return generated / self.seconds(drafted, target_forwards, drafts)
+        return generated / self.seconds(drafted, target_forwards, drafts, deviation)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the costs as JSON values; without ``verify_shape`` if the time of a verification is a line."""

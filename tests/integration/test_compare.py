@@ -32,7 +32,9 @@ from specpilot.compare.results import ComparisonReport, Task
 from specpilot.compare.runner import Meter, decode_all, interleave
 from specpilot.compare.settings import CONFIDENCE, FIXED, crossed, tuned
 from specpilot.compare.store import Store
+from specpilot.controllers.length import MAX_DRAFT
 from specpilot.controllers.length.cost_model import CostModel
+from specpilot.controllers.length.verification_shape import Shape
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.data_gen.prompts import PromptRow
 from specpilot.infer.core import Generation, Stats
@@ -118,10 +120,11 @@ def test_models_are_shared(tmp_path: Path) -> None:
 # replay
 
 
-def test_the_informed_bound_is_the_best_length_of_every_round() -> None:
+@pytest.mark.parametrize("shape", [(), ((1, 1.0), (3, 1.5), (4, 9.0), (7, 9.0), (12, 40.0))])
+def test_the_informed_bound_is_the_best_length_of_every_round(shape: Shape) -> None:
     """The bound equals the best of all lengths, with 1 + Σ Π a tokens in the time of a round."""
     *_, trace = traced_text(budget=16)
-    cost, rate = CostModel(0.15, 1.0, 0.05, 0.1), 0.9
+    cost, rate = CostModel(0.15, 1.0, 0.05, 0.1, shape), 0.9
     lengths = Informed.of(trace, cost, rate).lengths
     for start in range(1, len(trace.text)):
         node, gain, survival, values = start, 1.0, 1.0, [1.0 - rate * cost.round(0)]
@@ -136,9 +139,10 @@ def test_the_informed_bound_is_the_best_length_of_every_round() -> None:
 def test_speedup_is_eq_2_3_against_no_drafts() -> None:
     cost = CostModel(0.2, 1.0, 0.05)
     seconds = 40 * 0.2 + 30 * 1.0 + (40 + 30) * 0.05
-    assert speedup(60, 40, 30, 30, cost=cost) == pytest.approx(60 / seconds * 1.05)
-    assert speedup(60, 0, 60, 0, cost=cost) == pytest.approx(1.0)
-    assert [values.tolist() for values in decoded([Counts(61, 40, 20, 31, 25)])] == [[60], [40], [30], [25]]
+    assert speedup(60, 40, 30, 30, 0, cost=cost) == pytest.approx(60 / seconds * 1.05)
+    assert speedup(60, 0, 60, 0, 0, cost=cost) == pytest.approx(1.0)
+    counts = [Counts(61, 20, [5, 10, 15, *[0] * 18])]
+    assert [values.tolist() for values in decoded(counts, cost)] == [[60], [40], [30], [25], [0]]
 
 
 def test_rules_are_tuned_on_the_other_half() -> None:
@@ -146,8 +150,12 @@ def test_rules_are_tuned_on_the_other_half() -> None:
 
     Each half is evaluated with the value that is best on the other half.
     """
-    good, bad = Counts(61, 80, 53, 8, 7), Counts(61, 480, 0, 61, 60)
-    short = Counts(61, 60, 30, 31, 30)
+
+    def rounds(drafted: int, number: int) -> list[int]:
+        return [number * (drafted == k) for k in range(MAX_DRAFT + 1)]
+
+    good, bad = Counts(61, 53, rounds(8, 7)), Counts(61, 0, rounds(8, 60))
+    short = Counts(61, 30, rounds(2, 30))
     replayed = {(FIXED, 1.0): [short] * 4, (FIXED, 8.0): [good, bad, good, bad]}
     chosen = tuned((1.0, 8.0), FIXED, replayed, CostModel(0.1, 1.0, 0.0))
     assert chosen == (1.0, 8.0, 1.0)

@@ -37,7 +37,7 @@ from specpilot.compare.interval import Interval
 from specpilot.compare.results import DraftChoice, EngineSetting, EngineSettings
 from specpilot.compare.verdict import Answer
 from specpilot.controllers.acceptance.ngram_index import NO_MATCH
-from specpilot.controllers.length import Fixed
+from specpilot.controllers.length import MAX_DRAFT, Fixed
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.simulate.replay import replay
 from specpilot.simulate.trace import END, Trace
@@ -214,7 +214,7 @@ def test_llama_cpp_gets_a_minimum_confidence_where_that_is_faster() -> None:
     confidences = [0.9] * 12 + [0.3] * 8
     traced = trace_of([*range(20)], [each > 0.5 for each in confidences], confidences)
     counts = {
-        ChainSetting(1, p_min): np.array([replay_chain(traced, ChainSetting(1, p_min))] * 10, dtype=float)
+        ChainSetting(1, p_min): np.array([replay_chain(traced, ChainSetting(1, p_min)).row] * 10, dtype=float)
         for p_min in (0.0, 0.6)
     }
     costs = CostModel(0.01, 0.7, 0.3)  # 12 tokens are verified in 13 rounds, or with a minimum confidence 6
@@ -329,26 +329,34 @@ def test_a_change_within_the_noise_is_not_recommended() -> None:
     assert "need not change: a change from 1 token to 2 tokens gives 1.0" in sentence
 
 
+def rounds(*numbers: int) -> list[int]:
+    """Return numbers of rounds by number of drafted tokens."""
+    return [*numbers, *[0] * (MAX_DRAFT + 1 - len(numbers))]
+
+
 def test_replayed_chains_end_below_the_minimum_confidence() -> None:
     kept = [True, True, True, False, True, True]
     traced = trace_of([5, 6, 7, 8, 9, 3], kept, [1.0, 0.9, 0.5, 0.3, 0.9, 0.9])
     # rounds after the prefill's token: [6 7], 8 | [9], 3; the last round may not exceed the budget
-    assert replay_chain(traced, ChainSetting(2)) == ChainCounts(5, 3, 3, 2, 2)
+    assert replay_chain(traced, ChainSetting(2)) == ChainCounts(5, 3, 2, rounds(0, 1, 1))
     # the token 7 is drafted and not verified: [6], 7 | nothing (8), 8 | [9], 3
-    assert replay_chain(traced, ChainSetting(2, 0.6)) == ChainCounts(5, 4, 2, 3, 3)
+    assert replay_chain(traced, ChainSetting(2, 0.6)) == ChainCounts(5, 4, 3, rounds(1, 2))
 
 
 def test_replayed_copies_follow_the_first_occurrence() -> None:
     traced = trace_of([1, 2, 3, 9, 1, 2], [False] * 6, [0.5] * 6, prompt=[1, 2, 3, 4, 7])
     # text 1: copies 2 3 of the prompt, then the target's 9 | 9 is new: the target's 1 | 1: one token remains, no copy
-    assert replay_lookup(traced, ChainSetting(2)) == ChainCounts(5, 0, 2, 3, 1)
+    assert replay_lookup(traced, ChainSetting(2)) == ChainCounts(5, 0, 1, rounds(2, 0, 1))
 
 
 def test_speeds_of_replayed_counters() -> None:
     cost = CostModel(0.1, 0.8, 0.2, 0.3)
-    counts = {ChainSetting(2): np.array([[20.0, 20.0, 18.0, 10.0, 9.0]])}
+    counts = {ChainSetting(2): np.array([ChainCounts(20, 20, 9, rounds(1, 0, 9)).row])}
     seconds = 0.1 * 20 + 0.2 * 18 + 1.0 * 10 + 0.3 * 9
     assert ReplayedChains(counts).value(ChainSetting(2), cost) == pytest.approx(20 / seconds)
+    stepped = replace(cost, verify_shape=((1, 1.0), (2, 1.0), (3, 6.0)))  # three tokens take a second more than one
+    seconds = 0.1 * 20 + 1.0 * 10 + 1.0 * 9 + 0.3 * 9
+    assert ReplayedChains(counts).value(ChainSetting(2), stepped) == pytest.approx(20 / seconds)
 
 
 def test_settings_are_stored_as_json() -> None:
@@ -413,5 +421,5 @@ def test_chains_without_a_minimum_confidence_are_those_of_the_replay(length: int
     stats = replay(drafts, Fixed(length), frozenset())
     assert stats.n_accepted > 0
     assert replay_chain(drafts, ChainSetting(length)) == ChainCounts(
-        stats.n_generated - 1, stats.n_draft_forwards, stats.n_drafted, stats.n_target_forwards - 1, stats.n_drafts
+        stats.n_generated - 1, stats.n_draft_forwards, sum(stats.rounds[1:]), stats.rounds
     )

@@ -9,6 +9,7 @@ from specpilot.compare.gains import PricedCounts, possible_gains
 from specpilot.compare.recorded import Counts
 from specpilot.compare.report import document_of
 from specpilot.compare.results import PossibleGain
+from specpilot.controllers.length import MAX_DRAFT
 from specpilot.controllers.length.cost_model import CostModel
 
 from tests.helpers.reports import comparison_report
@@ -17,8 +18,14 @@ COST = CostModel(0.25, 1.0, 0.0)  # a draft step takes a quarter of a target for
 
 
 def counts(drafted: int, forwards: int) -> Counts:
-    """Return the counters of a text of 25 tokens, whose first token and forward belong to the prefill."""
-    return Counts(25, drafted, 24 - (forwards - 1), forwards, forwards - 1 if drafted else 0)
+    """Return the counters of a text of 25 tokens, whose first token and forward belong to the prefill.
+
+    The rounds have drafts of nearly the same length.
+    """
+    rounds = [0] * (MAX_DRAFT + 1)
+    short, longer = divmod(drafted, forwards - 1)
+    rounds[short], rounds[short + 1] = forwards - 1 - longer, longer
+    return Counts(25, 24 - (forwards - 1), rounds)
 
 
 # seconds: rule 12 + 24·0.25 = 18, trained 12 + 16·0.25 = 16, informed 10 + 8·0.25 = 12, no drafts 24
@@ -60,6 +67,19 @@ def test_no_gain_without_both_kinds_of_decoders(
     rules: dict[str, PricedCounts], trained: dict[str, PricedCounts]
 ) -> None:
     assert possible_gains(["math"], rules, trained, ([INFORMED], COST)) == {}
+
+
+def test_steps_of_the_verification_count() -> None:
+    """Two tokens are verified in the time of one, and three take two seconds more."""
+    cost = replace(COST, t_verify_token=0.5, verify_shape=((1, 1.0), (2, 1.0), (3, 5.0)))
+    gains = possible_gains(
+        ["math"], {"fixed": ([RULE], cost)}, {"mine": ([TRAINED], cost)}, ([INFORMED], cost)
+    )  # fmt: skip
+    seconds = [12 * 1.5 + 24 * 0.25 + 12 * 2.0, 12 * 1.5 + 16 * 0.25 + 4 * 2.0, 10 * 1.5 + 8 * 0.25]
+    speeds = [24 * 1.5 / each for each in seconds]
+    gain = gains["math"]
+    assert [gain.rule_speed, gain.trained_speed, gain.informed] == pytest.approx(speeds)
+    assert gain.share == pytest.approx((speeds[1] - speeds[0]) / (speeds[2] - speeds[0]))
 
 
 def test_no_share_where_the_bound_is_not_above_the_rule() -> None:

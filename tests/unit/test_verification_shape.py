@@ -21,6 +21,7 @@ from specpilot.controllers.length.verification_shape import equivalent_tokens
 from specpilot.infer.costs import StepTimes
 from specpilot.infer.decoder import SpeculativeDecoder
 
+from ..helpers.costs import models, shapes
 from ..helpers.drafts import TEXT, predictor
 from ..helpers.drafts import small as small_pair
 from ..helpers.steps import TablePredictor, step
@@ -42,14 +43,6 @@ def line_of(times: dict[int, float]) -> CostModel:
 
 
 times = st.dictionaries(st.integers(2, 40), st.floats(0.5, 50.0), min_size=3, max_size=12)
-shapes = st.lists(st.tuples(st.integers(1, 6), st.floats(0.0, 20.0)), min_size=1, max_size=6).map(
-    lambda steps: tuple(
-        (1 + sum(gap for gap, _ in steps[:i]), 1.0 + sum(more for _, more in steps[:i])) for i in range(len(steps) + 1)
-    )
-)
-models = st.builds(
-    CostModel, st.floats(0.001, 2.0), st.floats(0.1, 5.0), st.floats(0.001, 0.5), st.floats(0.0, 1.0), shapes
-)
 
 
 # The fit
