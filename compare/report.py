@@ -467,7 +467,7 @@ def _comparison_remarks(report: ComparisonReport) -> list[str]:
         )
     if report.informed is not None:
         remarks.append(
-            "Every acceptance probability known: an upper bound by replay. Each draft has the length that pays most, "
-            "given the probability that the target accepts each of its tokens."
+            "Every acceptance probability known, by replay: a controller that knows the probability that the target "
+            "accepts each token. Each of its drafts has the length that pays most by these probabilities."
         )
     return remarks
