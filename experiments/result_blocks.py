@@ -291,11 +291,17 @@ def _curve(names: Sequence[str], folder: Path) -> str:
     """Return the Markdown table of the acceptance of trained drafts by the number of tokens that they learned from."""
     columns = ("draft", "tokens", "passes over them", "acceptance", "second and third position", "tokens per round")
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-    for row in _read(folder, names[0])["rows"]:
-        draft = "EAGLE-3" if row["draft"] == "target" else f"layers {row['draft'].replace(',', ', ')}"
+    result = _read(folder, names[0])
+    for row in [*result["rows"], *result["references"]]:
+        draft = f"layers {row['draft'].replace(',', ', ')}"
+        if row in result["references"]:
+            draft = f"`{row['draft']}`, trained before"
+        elif row["draft"] == "target":
+            draft = "EAGLE-3"
         later = ", ".join(f"{each:.3f}" for each in row["positions"][1:])
-        cells = [draft, f"{row['tokens']:,}", f"{row['passes']:.1f}", show(Interval.from_dict(row["acceptance"]), 3)]
-        lines.append(f"| {' | '.join([*cells, later, format(row['round'], '.2f')])} |")
+        trained = [f"{row['tokens']:,}", f"{row['passes']:.1f}"] if "tokens" in row else ["", ""]
+        cells = [draft, *trained, show(Interval.from_dict(row["acceptance"]), 3), later, format(row["round"], ".2f")]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

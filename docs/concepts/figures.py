@@ -1,11 +1,13 @@
-"""Draws the figures of the concept pages: ``make figures`` writes the SVG files beside this script.
+"""Draws figures of the documentation: ``make figures`` writes the SVG files beside this script and in docs/results.
 
-Every plotted number is computed here, from the formula on the page or with the function of specpilot that implements
-it. Each figure has a white background of its own, so that its text is readable on light and dark pages.
+Every number in a figure of a concept page is computed here, from the formula on the page or with the function of
+specpilot that implements it. Figures of results are drawn from the JSON files in docs/results. Each figure has a white
+background of its own, so that its text is readable on light and dark pages.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate, permutations
@@ -22,6 +24,7 @@ from specpilot.infer.verify.k_seq import acceptance, division_factor
 from specpilot.infer.verify.otm import optimal_transport
 
 FOLDER = Path(__file__).parent
+RESULTS = FOLDER.parent / "results"
 INK, GREY, PALE, FAINT = "#1b1f24", "#57606a", "#d0d7de", "#f6f8fa"
 BLUE, ORANGE, GREEN, RED, PURPLE = "#0969da", "#bc4c00", "#1a7f37", "#cf222e", "#8250df"
 LIGHT_BLUE, LIGHT_ORANGE, LIGHT_GREEN, LIGHT_RED = "#ddf4ff", "#fff1e5", "#dafbe1", "#ffebe9"
@@ -522,6 +525,31 @@ def adaptive_costs() -> str:
     return picture.svg()
 
 
+def draft_curve() -> str:
+    """Draw the acceptance of drafts of SmolLM2-135M-Instruct by the number of tokens of answers to train on."""
+    report = json.loads((RESULTS / "draft-curve-smollm2.json").read_text(encoding="utf-8"))
+    rows = report["rows"]
+    numbers = sorted({row["tokens"] for row in rows})
+    x = {number: math.log2(number) for number in numbers}
+    picture = Picture(800, 340, "Acceptance by the number of tokens to train on")
+    axes = Axes(picture, (80, 56, 460, 210), (x[numbers[0]] - 0.2, x[numbers[-1]] + 0.2), (0, 0.6))
+    axes.draw("tokens of answers", "acceptance on held-out prompts", (), (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6))
+    for number in numbers:
+        picture.text(axes.at(x[number], 0)[0], 56 + 210 + 19, f"{number:,}", size=13, color=GREY, anchor="middle")
+    for draft, name, color in (("0,1,29", "layers 0, 1 and 29", BLUE), ("target", "EAGLE-3", ORANGE)):
+        points = [row for row in rows if row["draft"] == draft]
+        axes.curve([(x[row["tokens"]], row["acceptance"]["value"]) for row in points], color)
+        for row in points:
+            ends = [axes.at(x[row["tokens"]], row["acceptance"][end]) for end in ("low", "high")]
+            picture.line(ends, color=color)
+        picture.text(552, axes.at(0, points[-1]["acceptance"]["value"])[1] + 5, name, color=color)
+    (included,) = report["references"]
+    height = included["acceptance"]["value"]
+    axes.curve([(axes.x[0], height), (axes.x[1], height)], GREY, dots=False, dashed=True)
+    picture.text(552, axes.at(0, height)[1] + 5, "included draft", color=GREY)
+    return picture.svg()
+
+
 FIGURES: dict[str, Callable[[], str]] = {
     "speed-up": speed_up,
     "acceptance-head": acceptance_head,
@@ -538,8 +566,10 @@ FIGURES: dict[str, Callable[[], str]] = {
     "typical-acceptance": typical_acceptance,
     "adaptive-costs": adaptive_costs,
 }
+RESULT_FIGURES: dict[str, Callable[[], str]] = {"draft-curve": draft_curve}
 
 if __name__ == "__main__":
-    for name, draw in FIGURES.items():
-        (FOLDER / f"{name}.svg").write_text(draw(), encoding="utf-8")
-        print(f"{name}.svg")
+    for folder, figures in ((FOLDER, FIGURES), (RESULTS, RESULT_FIGURES)):
+        for name, draw in figures.items():
+            (folder / f"{name}.svg").write_text(draw(), encoding="utf-8")
+            print(folder / f"{name}.svg")

@@ -333,16 +333,15 @@ def test_metrics_of_decoding() -> None:
     assert [name for name in names if not re.search(rf"^\|.*`{name}`.*\|", page, re.M)] == []
 
 
-def test_figures() -> None:
-    """The figures of the concept pages are those that the script draws, and each figure is shown."""
-    figures = module_of(CONCEPTS / "figures.py").FIGURES
-    assert {file.stem for file in CONCEPTS.glob("*.svg")} == set(figures)
-    concepts = "".join(
-        page.read_text(encoding="utf-8") for page in [CONCEPTS.with_suffix(".md"), *CONCEPTS.glob("*.md")]
-    )
+@pytest.mark.parametrize(("folder", "names"), [("concepts", "FIGURES"), ("results", "RESULT_FIGURES")])
+def test_figures(folder: str, names: str) -> None:
+    """The figures of the pages on concepts and on results are those that the script draws, and each figure is shown."""
+    figures, place = getattr(module_of(CONCEPTS / "figures.py"), names), ROOT / "docs" / folder
+    assert {file.stem for file in place.glob("*.svg")} == set(figures)
+    pages = "".join(page.read_text(encoding="utf-8") for page in [place.with_suffix(".md"), *place.glob("*.md")])
     for name, draw in figures.items():
-        assert (CONCEPTS / f"{name}.svg").read_text(encoding="utf-8") == draw(), "make figures"
-        assert re.search(rf"[(/]{name}\.svg\)", concepts), name
+        assert (place / f"{name}.svg").read_text(encoding="utf-8") == draw(), "make figures"
+        assert re.search(rf"[(/]{name}\.svg\)", pages), name
 
 
 @pytest.fixture(scope="module")
