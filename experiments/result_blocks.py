@@ -289,19 +289,26 @@ def _setting(name: str) -> str:
 
 def _curve(names: Sequence[str], folder: Path) -> str:
     """Return the Markdown table of the acceptance of trained drafts by the number of tokens that they learned from."""
-    columns = ("draft", "tokens", "passes over them", "acceptance", "second and third position", "tokens per round")
-    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     result = _read(folder, names[0])
-    for row in [*result["rows"], *result["references"]]:
+    rows = [*result["rows"], *result["references"]]
+    columns = ["draft", "tokens", "passes over them", "acceptance"]
+    columns += ["second and third position"] * any(len(row["positions"]) > 1 for row in rows) + ["tokens per round"]
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for row in rows:
         draft = f"layers {row['draft'].replace(',', ', ')}"
         if row in result["references"]:
             draft = f"`{row['draft']}`, trained before"
         elif row["draft"] == "target":
             draft = "EAGLE-3"
-        later = ", ".join(f"{each:.3f}" for each in row["positions"][1:])
-        trained = [f"{row['tokens']:,}", f"{row['passes']:.1f}"] if "tokens" in row else ["", ""]
-        cells = [draft, *trained, show(Interval.from_dict(row["acceptance"]), 3), later, format(row["round"], ".2f")]
-        lines.append(f"| {' | '.join(cells)} |")
+        cells = {
+            "draft": draft,
+            "tokens": f"{row['tokens']:,}" if "tokens" in row else "",
+            "passes over them": f"{row['passes']:.1f}" if "passes" in row else "",
+            "acceptance": show(Interval.from_dict(row["acceptance"]), 3),
+            "second and third position": ", ".join(f"{each:.3f}" for each in row["positions"][1:]),
+            "tokens per round": format(row["round"], ".2f"),
+        }
+        lines.append(f"| {' | '.join(cells[column] for column in columns)} |")
     return "\n".join(lines)
 
 

@@ -536,17 +536,16 @@ def draft_curve() -> str:
     axes.draw("tokens of answers", "acceptance on held-out prompts", (), (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6))
     for number in numbers:
         picture.text(axes.at(x[number], 0)[0], 56 + 210 + 19, f"{number:,}", size=13, color=GREY, anchor="middle")
-    for draft, name, color in (("0,1,29", "layers 0, 1 and 29", BLUE), ("target", "EAGLE-3", ORANGE)):
-        points = [row for row in rows if row["draft"] == draft]
-        axes.curve([(x[row["tokens"]], row["acceptance"]["value"]) for row in points], color)
-        for row in points:
-            ends = [axes.at(x[row["tokens"]], row["acceptance"][end]) for end in ("low", "high")]
-            picture.line(ends, color=color)
-        picture.text(552, axes.at(0, points[-1]["acceptance"]["value"])[1] + 5, name, color=color)
+    axes.curve([(x[row["tokens"]], row["acceptance"]["value"]) for row in rows], BLUE)
+    for row in rows:
+        ends = [axes.at(x[row["tokens"]], row["acceptance"][end]) for end in ("low", "high")]
+        picture.line(ends, color=BLUE)
+    height = rows[-1]["acceptance"]["value"]
+    picture.text(552, axes.at(0, height)[1] + 5, "trained for 3.5 minutes", color=BLUE)
     (included,) = report["references"]
     height = included["acceptance"]["value"]
     axes.curve([(axes.x[0], height), (axes.x[1], height)], GREY, dots=False, dashed=True)
-    picture.text(552, axes.at(0, height)[1] + 5, "included draft", color=GREY)
+    picture.text(552, axes.at(0, height)[1] + 5, "included draft, trained for hours", color=GREY)
     return picture.svg()
 
 
