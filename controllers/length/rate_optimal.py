@@ -5,9 +5,11 @@
 renewal-reward theorem, λ* of :mod:`.rate` is the optimal λ. No threshold needs tuning: the threshold is λ*·t_draft,
 which SpecDec++ (Huang et al. 2024, Theorem 3.1) determines by grid search.
 
-``E[s_{k+1}] = ŝ_k·ā_{k+1}`` decreases in expectation, because survival is a product of factors up to 1. If it always
-decreases, as with a prediction of the next acceptance, looking one token ahead is exactly optimal. If ā_{k+1} is only a
-mean, it may increase after a token that is easier than expected, and looking further ahead would gain a little.
+The gain ``E[s_{k+1}] = ŝ_k·ā`` never increases while ā, the mean acceptance of later tokens, is constant: the survival
+ŝ_k is a product of factors up to 1. Looking one token ahead is then enough if b is constant. A gain that uses the mean
+of first tokens can be smaller than the next one; :func:`.rate.drafting_pays` therefore compares whole drafts at the
+start of a round. The rule is only nearly optimal, because ā replaces a prediction for the next token, which is not
+drawn yet.
 """
 
 from __future__ import annotations
