@@ -541,7 +541,7 @@ def draft_curve() -> str:
         ends = [axes.at(x[row["tokens"]], row["acceptance"][end]) for end in ("low", "high")]
         picture.line(ends, color=BLUE)
     height = rows[-1]["acceptance"]["value"]
-    picture.text(552, axes.at(0, height)[1] + 5, "trained for 3.5 minutes", color=BLUE)
+    picture.text(552, axes.at(0, height)[1] + 5, f"trained for {report['settings']['minutes']:g} minutes", color=BLUE)
     (included,) = report["references"]
     height = included["acceptance"]["value"]
     axes.curve([(axes.x[0], height), (axes.x[1], height)], GREY, dots=False, dashed=True)

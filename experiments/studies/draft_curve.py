@@ -13,6 +13,7 @@ a draft would reach a chosen acceptance.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import time
@@ -207,7 +208,7 @@ class Curve:
         console: console for progress.
 
     Raises:
-        InputError: see :func:`read_texts` and :meth:`Texts.first`.
+        InputError: see :func:`read_texts`, :meth:`Texts.first` and :meth:`_load_reference`.
     """
 
     def __init__(self, options: DraftCurveOptions, console: Console) -> None:
@@ -218,6 +219,7 @@ class Curve:
         self.stops = model_stop_tokens(self.target, tokenizer)
         self.texts = read_texts(options, self.fingerprint, tokenizer)
         self.texts.first(max(options.tokens))
+        self.references = {draft: self._load_reference(draft) for draft in options.references}
         self.positions = options.training(EAGLE).positions
         training = self._packed(self.texts.training)
         parts = {kind: self._packed(documents) for kind, documents in self.texts.held_out.items()}
@@ -229,7 +231,9 @@ class Curve:
         count = self.target.config.num_hidden_layers
         layers = layer_modules(self.target, choose_state_layers(count), count)
         joined = Windows(torch.cat([part.tokens for part in windows]), torch.cat([part.learned for part in windows]))
-        states = StateFolder(options.folder / "states", len(joined.tokens))
+        self.digest = hashlib.sha256(joined.tokens.numpy().tobytes() + joined.learned.numpy().tobytes()).hexdigest()
+        name = f"states-{self.fingerprint[:8]}-{options.dtype}-{self.digest[:8]}"
+        states = StateFolder(options.folder / name, len(joined.tokens))
         states.fill(Teacher(self.target, None, layers), joined, console)
         self.stored = StoredWindows(joined, states)
 
@@ -331,15 +335,14 @@ class Curve:
             "parameters": parameters_read(module), **self.evaluate(module),
         }  # fmt: skip
 
-    def reference(self, draft: str) -> dict[str, Any]:
-        """Return the results of a draft that is not trained here.
+    def _load_reference(self, draft: str) -> PreTrainedModel:
+        """Return a draft that is not trained here.
 
         Raises:
             InputError: the draft cannot be loaded or trained, has other tokens than the target, or reads other states
                 than the trained drafts.
         """
-        settings = self.options.continuation(draft)
-        model = load_initial(self.target, self.tokenizer, settings)
+        model = load_initial(self.target, self.tokenizer, self.options.continuation(draft))
         state_input, count = find_state_input(model), self.target.config.num_hidden_layers
         stored = choose_state_layers(count)
         if state_input is not None and state_input.target_layers(count) != stored:
@@ -347,22 +350,31 @@ class Curve:
                 f"references={draft!r}: reads the states of layers {state_input.target_layers(count)}, but the study "
                 f"stores those of layers {stored}; leave it out"
             )
-        module = self._module(settings, model)
+        return model
+
+    def reference(self, draft: str) -> dict[str, Any]:
+        """Return the results of a draft that is not trained here."""
+        module = self._module(self.options.continuation(draft), self.references[draft])
         return {"draft": draft, "parameters": parameters_read(module), **self.evaluate(module)}
+
+    def identity(self, *names: str) -> dict[str, Any]:
+        """Return the models, the texts and the options ``names`` on which a stored result depends."""
+        options = {name: getattr(self.options, name) for name in ("dtype", "window", *names)}
+        return {"target": self.fingerprint, "texts": self.digest, **options}
 
     def measure_references(self, store: Store) -> list[dict[str, Any]]:
         """Return the results of all drafts that are not trained here; finished ones are taken from ``store``."""
-        shared = {"target": self.fingerprint, "held_out": self.options.held_out, "window": self.options.window}
+        shared = self.identity()
         return [
-            store.compute(shared | {"reference": draft}, partial(self.reference, draft))
-            for draft in self.options.references
+            store.compute(
+                shared | {"reference": draft, "draft": model_fingerprint(model)}, partial(self.reference, draft)
+            )
+            for draft, model in self.references.items()
         ]
 
     def measure(self, store: Store) -> list[dict[str, Any]]:
         """Return the results of all trained drafts; finished ones are taken from ``store``."""
-        options = self.options
-        named = ("dtype", "vocabulary", "minutes", "lr", "batch_size", "window", "seed", "data", "held_out")
-        shared = {"target": self.fingerprint} | {name: getattr(options, name) for name in named}
+        options, shared = self.options, self.identity("vocabulary", "minutes", "lr", "batch_size", "seed")
         rows = []
         for draft in options.drafts:
             step = shared | {"draft": draft, "step": min(options.tokens)}

@@ -1,6 +1,7 @@
 """The studies in a small size: each runs, and its result holds what is drawn and reported of it."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -213,6 +214,18 @@ def test_the_curve_of_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert eagle["round"] == pytest.approx(1 + np.cumprod(eagle["positions"]).sum())
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
+    # Other answers in a folder of the same name are other data.
+    specpilot(
+        f"data answers --target {tmp_path}/target --prompts {tmp_path}/held-out.jsonl --max-new-tokens 24 --seed 5 "
+        f"--output {tmp_path}/new-held-out".split()
+    )
+    shutil.rmtree(tmp_path / "held-out")
+    (tmp_path / "new-held-out").rename(tmp_path / "held-out")
+    assert main([*words.split(), "--drafts", '["0,2",target]']) == 0
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    pairs = zip(report["rows"], rows, strict=True)
+    assert all(new["acceptance"] != old["acceptance"] for new, old in pairs)
+
 
 def test_extrapolation_of_the_curve() -> None:
     """The line goes through points that lie on a line; no number of tokens is given if the acceptance does not grow."""
@@ -249,4 +262,6 @@ def test_refused_options_of_the_curve(
     words = f"draft-curve --target tiny --data [{tmp_path}/answers] --held-out {tmp_path}/held-out --tokens [8]"
     words += f" --drafts [target] --folder {tmp_path}/work {changed.format(tmp_path)}"
     assert main(words.split()) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    captured = capsys.readouterr()
+    assert message in " ".join(captured.err.split())
+    assert "target states" not in captured.err  # refused before the long forward of the target
