@@ -18,7 +18,7 @@ KIND is one of
 * ``adaptive``: the table of ``python -m experiments adaptive-length``;
 * ``sweeps``: settings that ``specpilot compare`` recommends beside the fastest ones of ``python -m experiments
   settings-sweep``, with two rows for each ``FILE=heading``;
-* ``curve``: the table of ``python -m experiments draft-curve``;
+* ``curve``: the table of ``python -m experiments draft-curve``, with the rows of all files;
 * ``source``: a list of files with their commits and machines.
 """
 
@@ -35,6 +35,8 @@ import numpy as np
 from specpilot.compare.findings import speed_ratio
 from specpilot.compare.interval import Interval, interval, ratio_interval, show
 from specpilot.compare.results import TimedDecoding
+
+from .studies.draft_curve import name_of
 
 FORWARDS = ":forwards="  # in a column of ``compared``
 TOKENS = ("1", "2", "4", "8", "16")  # of the forwards in a table
@@ -288,26 +290,31 @@ def _setting(name: str) -> str:
 
 
 def _curve(names: Sequence[str], folder: Path) -> str:
-    """Return the Markdown table of the acceptance of trained drafts by the number of tokens that they learned from."""
-    result = _read(folder, names[0])
-    rows = [*result["rows"], *result["references"]]
-    columns = ["draft", "tokens", "passes over them", "acceptance"]
-    columns += ["second and third position"] * any(len(row["positions"]) > 1 for row in rows) + ["tokens per round"]
+    """Return the Markdown table of the acceptance of trained drafts by the number of tokens that they learned from.
+
+    The rows are those of all files, with the trained drafts before the references. Minutes of training are shown if
+    the files differ in them.
+    """
+    results = [_read(folder, name) for name in names]
+    trained = [(row, result["settings"]) for result in results for row in result["rows"]]
+    references = {row["draft"]: row for result in results for row in result["references"]}
+    minutes = ["minutes of training"] * (len({result["settings"]["minutes"] for result in results}) > 1)
+    positions = ["second and third position"] * any(len(row["positions"]) > 1 for row, _ in trained)
+    columns = ["draft", "tokens", *minutes, "passes over them", "acceptance", *positions, "tokens per round"]
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
-    for row in rows:
-        draft = f"layers {row['draft'].replace(',', ', ')}"
-        if row in result["references"]:
-            draft = f"`{row['draft']}`, trained before"
-        elif row["draft"] == "target":
-            draft = "EAGLE-3"
-        cells = {
-            "draft": draft,
-            "tokens": f"{row['tokens']:,}" if "tokens" in row else "",
-            "passes over them": f"{row['passes']:.1f}" if "passes" in row else "",
+    for row, settings in [*trained, *((row, None) for row in references.values())]:
+        cells = dict.fromkeys(columns, "") | {
+            "draft": name_of(row["draft"]) if settings else f"`{row['draft']}`, trained before",
             "acceptance": show(Interval.from_dict(row["acceptance"]), 3),
             "second and third position": ", ".join(f"{each:.3f}" for each in row["positions"][1:]),
             "tokens per round": format(row["round"], ".2f"),
         }
+        if settings:
+            if row["draft"] in settings.get("continued", ()):
+                cells["draft"] = f"`{row['draft']}`, trained further"
+            cells["tokens"] = f"{row['tokens']:,}"
+            cells["minutes of training"] = format(settings["minutes"], "g")
+            cells["passes over them"] = format(row["passes"], ".1f")
         lines.append(f"| {' | '.join(cells[column] for column in columns)} |")
     return "\n".join(lines)
 

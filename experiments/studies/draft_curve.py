@@ -82,8 +82,9 @@ class DraftCurveOptions(OutputFileOptions):
         tokens: Numbers of tokens of answers to train on.
         drafts: Drafts to train: layers of the target, such as "0,1,29", or "target" for an EAGLE-3 draft.
         references: Trained drafts to evaluate on the same texts.
+        continued: Trained drafts whose training is continued, each on every number of tokens.
         aim: Acceptance for which the necessary number of tokens is extrapolated.
-        vocabulary: Number of tokens that a draft can propose.
+        vocabulary: Number of tokens that a new draft can propose.
         minutes: Training time of each draft. The number of steps is computed from the time of a step.
         lr: Learning rate.
         batch_size: Number of windows in a step.
@@ -98,8 +99,9 @@ class DraftCurveOptions(OutputFileOptions):
     data: Names
     held_out: str
     tokens: Annotated[tuple[Count, ...], Several()]
-    drafts: Names
+    drafts: Names = ()
     references: Names = ()
+    continued: Names = ()
     aim: Fraction = 0.55
     vocabulary: Count = 8192
     minutes: Positive = 10.0
@@ -133,6 +135,14 @@ def layers_of(draft: str) -> tuple[int, ...]:
     if not all(word.isdecimal() for word in words):
         raise InputError(f'drafts={draft!r}: must be layers such as "0,1,29", or "{EAGLE}" for an EAGLE-3 draft')
     return tuple(map(int, words))
+
+
+def name_of(draft: str) -> str:
+    """Return the name of a draft for readers: its layers, "EAGLE-3", or the name of the folder of a trained draft."""
+    if draft == EAGLE:
+        return "EAGLE-3"
+    words = draft.split(",")
+    return f"layers {', '.join(words)}" if all(word.isdecimal() for word in words) else Path(draft).name
 
 
 class Texts(NamedTuple):
@@ -208,7 +218,7 @@ class Curve:
         console: console for progress.
 
     Raises:
-        InputError: see :func:`read_texts`, :meth:`Texts.first` and :meth:`_load_reference`.
+        InputError: see :func:`read_texts`, :meth:`Texts.first` and :meth:`_load_draft`.
     """
 
     def __init__(self, options: DraftCurveOptions, console: Console) -> None:
@@ -219,7 +229,7 @@ class Curve:
         self.stops = model_stop_tokens(self.target, tokenizer)
         self.texts = read_texts(options, self.fingerprint, tokenizer)
         self.texts.first(max(options.tokens))
-        self.references = {draft: self._load_reference(draft) for draft in options.references}
+        self.loaded = {draft: self._load_draft(draft) for draft in (*options.references, *options.continued)}
         self.positions = options.training(EAGLE).positions
         training = self._packed(self.texts.training)
         parts = {kind: self._packed(documents) for kind, documents in self.texts.held_out.items()}
@@ -244,7 +254,14 @@ class Curve:
         return windows
 
     def module(self, draft: str, documents: Sequence[Document]) -> DraftModule:
-        """Return a new draft whose vocabulary is that of ``documents``."""
+        """Return the draft that training begins with.
+
+        Args:
+            draft: layers of the target, "target", or a draft whose training is continued.
+            documents: texts that are trained on. Their most frequent tokens are the vocabulary of a new draft.
+        """
+        if draft in self.options.continued:
+            return self._module(self.options.continuation(draft), self._load_draft(draft))
         settings = self.options.training(draft)
         among = range(len(self.target.get_output_embeddings().weight))
         draft_tokens = most_frequent(documents, min(self.options.vocabulary, len(among)), among, self.stops)
@@ -335,8 +352,8 @@ class Curve:
             "parameters": parameters_read(module), **self.evaluate(module),
         }  # fmt: skip
 
-    def _load_reference(self, draft: str) -> PreTrainedModel:
-        """Return a draft that is not trained here.
+    def _load_draft(self, draft: str) -> PreTrainedModel:
+        """Return a trained draft.
 
         Raises:
             InputError: the draft cannot be loaded or trained, has other tokens than the target, or reads other states
@@ -347,14 +364,14 @@ class Curve:
         stored = choose_state_layers(count)
         if state_input is not None and state_input.target_layers(count) != stored:
             raise InputError(
-                f"references={draft!r}: reads the states of layers {state_input.target_layers(count)}, but the study "
+                f"draft {draft!r} reads the states of layers {state_input.target_layers(count)}, but the study "
                 f"stores those of layers {stored}; leave it out"
             )
         return model
 
     def reference(self, draft: str) -> dict[str, Any]:
         """Return the results of a draft that is not trained here."""
-        module = self._module(self.options.continuation(draft), self.references[draft])
+        module = self._module(self.options.continuation(draft), self.loaded[draft])
         return {"draft": draft, "parameters": parameters_read(module), **self.evaluate(module)}
 
     def identity(self, *names: str) -> dict[str, Any]:
@@ -367,20 +384,24 @@ class Curve:
         shared = self.identity()
         return [
             store.compute(
-                shared | {"reference": draft, "draft": model_fingerprint(model)}, partial(self.reference, draft)
+                shared | {"reference": draft, "draft": model_fingerprint(self.loaded[draft])},
+                partial(self.reference, draft),
             )
-            for draft, model in self.references.items()
+            for draft in self.options.references
         ]
 
     def measure(self, store: Store) -> list[dict[str, Any]]:
         """Return the results of all trained drafts; finished ones are taken from ``store``."""
         options, shared = self.options, self.identity("vocabulary", "minutes", "lr", "batch_size", "seed")
         rows = []
-        for draft in options.drafts:
-            step = shared | {"draft": draft, "step": min(options.tokens)}
+        for draft in (*options.drafts, *options.continued):
+            shared_by_draft = shared | {"draft": draft}
+            if draft in options.continued:
+                shared_by_draft |= {"initial": model_fingerprint(self.loaded[draft])}
+            step = shared_by_draft | {"step": min(options.tokens)}
             seconds = store.compute(step, partial(self.seconds_of_a_step, draft))
             for tokens in options.tokens:
-                identity = shared | {"draft": draft, "tokens": tokens, "seconds": seconds}
+                identity = shared_by_draft | {"tokens": tokens, "seconds": seconds}
                 rows.append(store.compute(identity, partial(self.trained, draft, tokens, seconds)))
         return rows
 
@@ -430,11 +451,10 @@ def plot(rows: Sequence[dict[str, Any]], references: Sequence[dict[str, Any]], p
         x = [row["tokens"] for row in points]
         y = [row["acceptance"]["value"] for row in points]
         low, high = ([row["acceptance"][end] for row in points] for end in ("low", "high"))
-        name = "EAGLE-3" if draft == EAGLE else f"layers {draft}"
-        (line,) = axes.plot(x, y, "o-", label=name)
+        (line,) = axes.plot(x, y, "o-", label=name_of(draft))
         axes.fill_between(x, low, high, alpha=0.2, color=line.get_color())
     for row in references:
-        axes.axhline(row["acceptance"]["value"], linestyle="--", color="gray", label=Path(row["draft"]).name)
+        axes.axhline(row["acceptance"]["value"], linestyle="--", color="gray", label=name_of(row["draft"]))
     axes.set_xscale("log")
     label(axes, "tokens of answers to train on", "acceptance of the first drafted token")
     save(figure, path)
@@ -443,6 +463,8 @@ def plot(rows: Sequence[dict[str, Any]], references: Sequence[dict[str, Any]], p
 def main(options: DraftCurveOptions) -> None:
     """Train drafts on parts of the data, and compute their acceptance on held-out prompts."""
     console = begin()
+    if not (options.drafts or options.references or options.continued):
+        raise InputError("no draft: name drafts, references, or drafts to be continued")
     for draft in options.drafts:
         options.training(draft)
     with Store(options.folder) as store:
@@ -451,7 +473,7 @@ def main(options: DraftCurveOptions) -> None:
     growth = extrapolate(rows, options.aim)
     table_rows = [
         {
-            "draft": row["draft"],
+            "draft": name_of(row["draft"]),
             "tokens": f"{row['tokens']:,}" if "tokens" in row else "–",
             "passes": f"{row['passes']:.1f}" if "passes" in row else "–",
             "acceptance": show(Interval.from_dict(row["acceptance"]), 3),
@@ -463,9 +485,8 @@ def main(options: DraftCurveOptions) -> None:
     console.print(Table("Acceptance on held-out prompts", table_rows))
     for draft, line in growth.items():
         end = "is not reached" if line["tokens"] is None else f"needs {line['tokens']:,.0f} tokens"
-        console.print(
-            f"{draft}: {line['doubling']:+.3f} acceptance for twice the tokens; by this line, {options.aim} {end}"
-        )
+        doubled = f"{line['doubling']:+.3f} acceptance for twice the tokens"
+        console.print(f"{name_of(draft)}: {doubled}; by this line, {options.aim} {end}")
     if options.figure is not None:
         plot(rows, references, options.figure)
     finish({"rows": rows, "references": references, "growth": growth}, options, options.output)

@@ -214,6 +214,21 @@ def test_the_curve_of_drafts(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert eagle["round"] == pytest.approx(1 + np.cumprod(eagle["positions"]).sum())
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
 
+    # A trained draft is trained further on each number of tokens. Training begins with its weights: steps of almost no
+    # length keep its acceptance, and long steps make the target, a perfect draft of itself, worse. Its file is kept.
+    initial = tmp_path / "target"
+    weights = (initial / "model.safetensors").read_bytes()
+    acceptances = []
+    for rate in ("1e-12", "0.03"):
+        assert main([*words.split(), "--continued", f"[{initial}]", "--lr", rate]) == 0
+        continued = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+        assert [(row["draft"], row["tokens"]) for row in continued] == [(str(initial), 60), (str(initial), 200)]
+        assert all(row["coverage"] == itself["coverage"] for row in continued)  # all tokens, not the 64 of a new draft
+        acceptances.append([row["acceptance"] for row in continued])
+    assert all(each["value"] == pytest.approx(itself["acceptance"]["value"]) for each in acceptances[0])
+    assert all(each["high"] < itself["acceptance"]["low"] for each in acceptances[1])
+    assert (initial / "model.safetensors").read_bytes() == weights
+
     # Other answers in a folder of the same name are other data.
     specpilot(
         f"data answers --target {tmp_path}/target --prompts {tmp_path}/held-out.jsonl --max-new-tokens 24 --seed 5 "
@@ -245,6 +260,8 @@ def test_extrapolation_of_the_curve() -> None:
     ("changed", "message"),
     [
         ("--references [nowhere/draft]", "nowhere/draft"),
+        ("--continued [nowhere/draft]", "nowhere/draft"),
+        ("--drafts []", "no draft: name drafts, references, or drafts to be continued"),
         ("--drafts [last]", 'drafts=\'last\': must be layers such as "0,1,29", or "target" for an EAGLE-3 draft'),
         ("--tokens [100000]", "tokens=100000: data has answers of"),
         ("--held-out {0}/answers", "is also in data; leave it out"),
