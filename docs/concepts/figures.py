@@ -527,22 +527,27 @@ def adaptive_costs() -> str:
 
 def draft_curve() -> str:
     """Draw the acceptance of drafts of SmolLM2-135M-Instruct by the number of tokens of answers to train on."""
-    report = json.loads((RESULTS / "draft-curve-smollm2.json").read_text(encoding="utf-8"))
-    rows = report["rows"]
-    numbers = sorted({row["tokens"] for row in rows})
+    layers, eagle = (
+        json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+        for name in ("draft-curve-smollm2", "draft-curve-smollm2-eagle")
+    )
+    numbers = sorted({row["tokens"] for row in layers["rows"]})
     x = {number: math.log2(number) for number in numbers}
     picture = Picture(800, 340, "Acceptance by the number of tokens to train on")
     axes = Axes(picture, (80, 56, 460, 210), (x[numbers[0]] - 0.2, x[numbers[-1]] + 0.2), (0, 0.6))
     axes.draw("tokens of answers", "acceptance on held-out prompts", (), (0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6))
     for number in numbers:
         picture.text(axes.at(x[number], 0)[0], 56 + 210 + 19, f"{number:,}", size=13, color=GREY, anchor="middle")
-    axes.curve([(x[row["tokens"]], row["acceptance"]["value"]) for row in rows], BLUE)
-    for row in rows:
-        ends = [axes.at(x[row["tokens"]], row["acceptance"][end]) for end in ("low", "high")]
-        picture.line(ends, color=BLUE)
-    height = rows[-1]["acceptance"]["value"]
-    picture.text(552, axes.at(0, height)[1] + 5, f"trained for {report['settings']['minutes']:g} minutes", color=BLUE)
-    (included,) = report["references"]
+    for report, name, color in ((layers, "layers 0, 1, 29", BLUE), (eagle, "EAGLE-3", ORANGE)):
+        rows = report["rows"]
+        axes.curve([(x[row["tokens"]], row["acceptance"]["value"]) for row in rows], color)
+        for row in rows:
+            ends = [axes.at(x[row["tokens"]], row["acceptance"][end]) for end in ("low", "high")]
+            picture.line(ends, color=color)
+        height = rows[-1]["acceptance"]["value"]
+        text = f"{name}, {report['settings']['minutes']:g} minutes"
+        picture.text(552, axes.at(0, height)[1] + 5, text, color=color)
+    (included,) = layers["references"]
     height = included["acceptance"]["value"]
     axes.curve([(axes.x[0], height), (axes.x[1], height)], GREY, dots=False, dashed=True)
     picture.text(552, axes.at(0, height)[1] + 5, "included draft, trained for hours", color=GREY)
