@@ -119,7 +119,11 @@ def _in_memory(source: Any, split: str, name: str | None = None) -> Iterator[Rec
 
 
 def _read_folder(folder: Path) -> list[Record]:
-    """Return the rows of the files of one kind. A line on standard error names the other files."""
+    """Return the rows of the files of one kind. A line on standard error names the other files.
+
+    Raises:
+        InputError: the folder has no file of a supported kind, or a file is damaged.
+    """
     paths = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     if not any(
         path.suffix.lower() in KINDS for path in paths

@@ -99,8 +99,7 @@ class DraftTrainingOptions(TargetOptions, LoadingOptions, TextOptions, TrainingO
         positions: Number of drafted positions that are trained, with features. From the second position on, the draft
             reads its own states.
         layers: Layers of the target that the draft begins with. A number takes the last layer and the first ones; a
-            list such as "[0,1,29]" takes layers by index. By default 3. EAGLE-3 drafts have one
-            new layer.
+            list such as "[0,1,29]" takes layers by index. By default 3. EAGLE-3 drafts have one new layer.
         vocabulary: Number of tokens that the draft can propose: the most frequent tokens of the data; null for all.
             With null, a draft of the target's layers is exported as a folder that transformers and vLLM load.
         own_output: Train a separate output projection for the draft instead of using the target's. EAGLE-3 drafts

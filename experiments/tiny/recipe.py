@@ -8,7 +8,8 @@ The stages are:
 4. Train the general draft and the specialised drafts on text and the target's outputs.
 5. Distil the target's distributions on text and outputs into the drafts.
 6. Train the drafts for overlap with the target, also on its answers to the built-in prompts.
-7. Measure the held-out loss and the agreement, which is how far draft and target agree, by domain. Write model cards.
+7. Measure by domain the held-out loss of the models, and the agreement of the drafts, which is their acceptance on the
+   target's outputs. Write model cards.
 
 Every stage writes its result to the output folder and is skipped if the result exists, so that an interrupted run
 continues.
