@@ -147,5 +147,5 @@ class PredictorModule(pl.LightningModule):
             counted += torch.tensor(counts)
         drafted, targeted, generated, *rounds = total(self, counted).tolist()
         # The prefill yields the first token of a text.
-        seconds = cost.seconds(drafted, targeted - len(shards), deviation=cost.deviation(rounds))
+        seconds = cost.seconds(drafted, targeted - len(shards), sum(rounds[1:]), cost.deviation(rounds))
         return float((generated - len(shards)) * cost.round(0) / seconds)
