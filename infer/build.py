@@ -16,7 +16,6 @@ from transformers import PreTrainedTokenizerBase
 from ..common.console import logger
 from ..common.errors import InputError
 from ..controllers.acceptance.copy_head import CopyPredictor
-from ..controllers.checkpoints.provenance import INVARIANT
 from ..controllers.length import MAX_DRAFT, Fixed, LengthController, OnlineConfidence, Oracle, RateOptimal
 from ..controllers.length.cost_model import ASSUMED, CostModel
 from ..controllers.length.cost_source import CostSource, MeasuredCosts, NoCosts, PresetCosts
@@ -130,8 +129,7 @@ class Builder:
         logger.debug("costs: %s", plan.costs.describe())
         if isinstance(plan.costs, MeasuredCosts):
             plan = plan.with_measured_costs(self._measure())
-        tree_rule = _grows(plan.drafting) and plan.verifier.rule != INVARIANT
-        verify = candidates if tree_rule else parse_verifier(plan.verifier.name)[1]
+        verify = candidates if plan.verifies_every_node else parse_verifier(plan.verifier.name)[1]
         arms = self._arms(plan)
         if not isinstance(plan.drafting, plans.Routed):
             verifier = replace(plan.verifier, draft_exponent=arms[0].draft_exponent)
@@ -283,12 +281,6 @@ class Builder:
                 self._copies[name] = load_copies(predictor, target, tokenizer, plan.pair_check)
             predictor = self._copies[name]
         return Ngram(lookup.longest, ASSUMED if cost is None else cost, adapt, predictor)
-
-
-def _grows(drafting: plans.Drafting) -> bool:
-    """Return true if ``drafting`` drafts rate-optimal trees."""
-    model = drafting.model if isinstance(drafting, plans.Mixed) else drafting
-    return isinstance(model, plans.GrownTree)
 
 
 def _growing(length: LengthController) -> RateOptimalTree:

@@ -340,7 +340,9 @@ class VerifierSpec:
         """Return true if the rule keeps the target's distribution."""
         return RULES[self.rule].lossless
 
-    def describe(self) -> str:
+    def describe(self, *, every_node: bool) -> str:
+        """Return the rule in words; ``every_node`` is :attr:`Plan.verifies_every_node`."""
+        place = " at every node" if every_node else ""
         reason = f"; {self.reason}" if self.reason else ""
         power = (
             ""
@@ -348,7 +350,7 @@ class VerifierSpec:
             else f"; the draft's probabilities to the power {self.draft_exponent:g}"
         )
         keeps = "keeps" if self.exact else "does not keep"
-        return f"{self.name}, which {keeps} the target's distribution{reason}{power}"
+        return f"{self.name}{place}, which {keeps} the target's distribution{reason}{power}"
 
 
 @dataclass(frozen=True)
@@ -382,8 +384,17 @@ class Plan:
     @property
     def drafts_chains(self) -> bool:
         """Return true if drafts are chains."""
-        kind = self.drafting.model if isinstance(self.drafting, Mixed) else self.drafting
-        return not isinstance(kind, Tree | GrownTree)
+        return not isinstance(self._model_drafting, Tree | GrownTree)
+
+    @property
+    def verifies_every_node(self) -> bool:
+        """Return true if a tree is verified token-wise at every node, with the node's candidates."""
+        return isinstance(self._model_drafting, GrownTree) and self.verifier.rule != INVARIANT
+
+    @property
+    def _model_drafting(self) -> Drafting:
+        """The drafting without copies beside it."""
+        return self.drafting.model if isinstance(self.drafting, Mixed) else self.drafting
 
     @property
     def costs(self) -> CostSource:
@@ -435,7 +446,7 @@ class Plan:
             lines.append(f"tokens in a step: {self.drafting.length}")
         else:
             lines += [f"a draft ends: {length.describe()}" for length in _lengths(self.drafting)]
-        lines.append(f"verification: {self.verifier.describe()}")
+        lines.append(f"verification: {self.verifier.describe(every_node=self.verifies_every_node)}")
         if not isinstance(self.costs, NoCosts):
             lines.append(f"costs: {_describe_costs(self.costs)}")
         return "\n".join(lines)

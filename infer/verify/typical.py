@@ -1,4 +1,6 @@
-"""Typical acceptance (Medusa, Cai et al. 2024, §3.3.1). Lossy: the output's distribution is not the target's.
+"""Typical acceptance (Medusa, Cai et al. 2024, section "Typical Acceptance").
+
+The rule is lossy: the output's distribution is not the target's.
 
 The rule accepts drafted tokens while ``p_i(y_i) > min(ε, δ·exp(-H(p_i)))``, where H is the entropy in nats: the higher
 the target's entropy, the lower the bound. The first token that fails this test is replaced by a sample from p at its

@@ -40,6 +40,7 @@ from specpilot.infer.plan import (
     WhilePaying,
     resolve,
 )
+from specpilot.infer.verify import candidates
 from specpilot.serve.options import ServeOptions
 from specpilot.serve.server import Server
 
@@ -321,6 +322,20 @@ def test_a_decoders_plan_has_what_was_loaded() -> None:
     assert "0.20 of a verification" in plan.describe()
     assert decoder.setup_for().plan is plan
     assert decoder.setup_for("3").plan.drafting == Chain(plan.drafts[0], length("3"))
+
+
+@pytest.mark.parametrize("draft", ["tiny-draft", "tiny-draft+ngram"])
+def test_the_rule_of_a_grown_tree_is_that_of_its_nodes(draft: str) -> None:
+    """A grown tree is verified token-wise at every node, and by the rule ``invariant`` if a seed is given."""
+    decoder = SpeculativeDecoder.from_pretrained("tiny", draft, length="online-confidence", tree="auto", cost=0.2)
+    drawn, seeded = decoder.setup_for(), decoder.setup_for(seed=1, temperature=1.0)
+    assert drawn.verify is candidates
+    assert "verification: token-wise at every node, which keeps the target's distribution" in drawn.plan.describe()
+    assert seeded.verify is not candidates
+    assert "verification: invariant, which keeps the target's distribution" in seeded.plan.describe()
+    chain = SpeculativeDecoder.from_pretrained("tiny", draft, length="online-confidence", cost=0.2).setup_for()
+    assert chain.verify is not candidates
+    assert "verification: token-wise, which" in chain.plan.describe()
 
 
 class Observing(Fixed):
