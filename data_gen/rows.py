@@ -1,9 +1,9 @@
 """Reads prompts and texts from files, folders, datasets on the hub, and objects in Python.
 
 :func:`read_rows` converts any source to rows, which are dictionaries of columns. :mod:`~.columns` interprets the
-columns. The contents of a file decide its format, not the suffix. The library ``datasets`` reads folders of
-``save_to_disk`` and the hub. Text formats are read here, so that ``"NA"`` and ``"007"`` stay text and an error names
-the line.
+columns. CSV and TSV files have the suffix ``.csv`` or ``.tsv``. JSON and Parquet are also recognised by the contents of
+a file. The library ``datasets`` reads folders of ``save_to_disk`` and the hub. Text formats are read here, so that
+``"NA"`` and ``"007"`` stay text and an error names the line.
 """
 
 from __future__ import annotations
