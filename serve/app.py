@@ -256,7 +256,7 @@ def _add_state_routes(app: FastAPI, server: Server, max_body: int) -> None:
 
 KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 # The page loads only files of this server and sends requests only to it. No text becomes a script, and no other page
-# may # show this one in a frame.
+# may show this one in a frame.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "require-trusted-types-for 'script'; trusted-types 'none'; frame-ancestors 'none'; base-uri 'none'; "
