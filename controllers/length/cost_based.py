@@ -176,6 +176,10 @@ class TrainedLength(CostBasedController):
             self.probes = Probes()
         self.has_started = False
 
+    def begin_draft(self, *, pays: bool, may_pay: bool) -> bool:
+        self.has_started = True
+        return super().begin_draft(pays=pays, may_pay=may_pay)
+
     def end_round(self, drafted: int, accepted: int) -> None:
         self._earn(accepted + 1.0, drafted)
         self._end_draft(accepted, self.cost.round(drafted))

@@ -81,7 +81,6 @@ class RateOptimal(TrainedLength):
     def start_round(self) -> bool:
         if self.cost.never_pays and self.running is None:
             return False  # the price of a token is at least 1
-        self.has_started = True
         self.survival, self.predicted = 1.0, []
         pays = drafting_pays(self.first.value, self.later.value, self.rate.value, self.cost)
         return self.begin_draft(pays=pays, may_pay=self._least_price() < CERTAIN)

@@ -297,7 +297,6 @@ class PlannedLength(TrainedLength):
     def start_round(self) -> bool:
         if self.cost.never_pays and self.running is None:
             return False
-        self.has_started = True
         if self.plan is None or self.every == "round":
             self.plan = self.best_length(self.survivals(self.outcomes.rates, self.state))
         return self.begin_draft(pays=self.plan > 0, may_pay=True)

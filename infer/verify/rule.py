@@ -62,12 +62,13 @@ class Rule:
         Raises:
             InputError: the number is not allowed.
         """
+        arguments: dict[str, float] = {}
+        if number is not None:
+            assert self.threshold is not None
+            if not self.threshold.is_legal(number):
+                raise InputError(f"verifier='{self.name}:{number:g}': {self.threshold.allowed}")
+            arguments = self.threshold.arguments(number)
         if self.select is not None:
-            return partial(verify_tree, select=self.select)
+            return partial(verify_tree, select=partial(self.select, **arguments) if arguments else self.select)
         assert self.verify is not None
-        if number is None:
-            return self.verify
-        assert self.threshold is not None
-        if not self.threshold.is_legal(number):
-            raise InputError(f"verifier='{self.name}:{number:g}': {self.threshold.allowed}")
-        return partial(self.verify, **self.threshold.arguments(number))
+        return partial(self.verify, **arguments) if arguments else self.verify

@@ -17,8 +17,10 @@ from specpilot.common.errors import InputError
 from specpilot.common.json_file import build
 from specpilot.compare.cost import bench_cost, split_sums, warnings
 from specpilot.controllers.length import MAX_DRAFT, Fixed, OnlineConfidence, RateOptimal, Step
+from specpilot.controllers.length.cost_based import TrainedLength
 from specpilot.controllers.length.cost_model import BatchCosts, CostModel
 from specpilot.controllers.length.online_confidence_tree import OnlineConfidenceTree
+from specpilot.controllers.length.rate import steady_rate
 from specpilot.controllers.length.running_cost import RunningCost, fit_rounds
 from specpilot.controllers.sampling import SamplingParams
 from specpilot.infer.core import Stats
@@ -327,6 +329,34 @@ def test_what_a_text_earns_alone_says_nothing_about_a_full_round() -> None:
     rule.start_text()
     rule.shared_by(16)
     assert rule.start_round()
+
+
+class Always(TrainedLength):
+    """A user's controller with costs that drafts in every round."""
+
+    def start_round(self) -> bool:
+        return self.begin_draft(pays=True, may_pay=True)
+
+    def observe(self, step: Step) -> bool:
+        return step.index < 4
+
+
+def test_the_rate_of_a_started_text_is_kept_when_other_requests_join() -> None:
+    """A controller of the user needs no code for it. Before the first round, the rate is that of the shared costs."""
+    single, shared = CostModel(0.1, 1.0, 0.0), CostModel(0.2, 2.0, 0.0)
+    rule = Always(0.2, single, batch=BatchCosts((1, 16), (single, shared)))
+    initial = steady_rate(0.2, shared)
+    rule.shared_by(16)
+    assert rule.rate.value == initial
+    for _ in range(50):
+        assert rule.start_round()
+        rule.end_round(4, 4)
+    learned = rule.rate.value
+    assert learned > 1.5 * initial
+    rule.shared_by(1)
+    assert rule.rate.value > learned  # half the seconds
+    rule.shared_by(16)
+    assert rule.rate.value == pytest.approx(learned)
 
 
 def test_measured_costs_are_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

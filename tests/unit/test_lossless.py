@@ -18,6 +18,7 @@ from specpilot.infer.verify.invariant import invariant
 from specpilot.infer.verify.k_seq import acceptance, division_factor, k_seq
 from specpilot.infer.verify.on_device import RULES, Drafted, verify_drawn
 from specpilot.infer.verify.otm import optimal_transport, orders_and_probability, otm
+from specpilot.infer.verify.rule import Rule, Threshold
 from specpilot.infer.verify.spec_infer import spec_infer
 from specpilot.models import ancestors_of
 from torch import Tensor
@@ -304,6 +305,22 @@ def test_longest_prefix_that_passes_then_one_token_of_the_targets(
         assert {accepted for accepted, _ in actual} == {expected}
         for token in range(vocab):
             assert actual.get((expected, token), 0.0) == pytest.approx(rows[expected][token], abs=1e-9)
+
+
+def test_the_threshold_of_a_rule_with_select_reaches_its_function() -> None:
+    """A user's rule with ``select`` may have a threshold, as rules of chains may."""
+
+    def select(p: Tensor, proposals: list[int], q: Tensor, rng: RandomSource, least: float = 0.5) -> int:
+        return proposals[0] if float(p[proposals[0]]) >= least else int(p.argmax())
+
+    threshold = Threshold(lambda number: {"least": number}, lambda number: 0 <= number <= 1, "0 to 1")
+    rule = Rule("at-least", select=select, lossless=False, threshold=threshold)
+    p = as_distribution(torch.tensor([[0.6, 0.4], [0.5, 0.5]], dtype=torch.float64))
+    draft = Draft.chain([1], [as_distribution(torch.full((1, 2), 0.5))])
+    accepted = [verify(p, draft, Script([0])).accepted for verify in (rule.verifier(), rule.verifier(0.3))]
+    assert accepted == [0, 1]
+    with pytest.raises(InputError, match="verifier='at-least:2': 0 to 1"):
+        rule.verifier(2)
 
 
 # One token from several proposals: optimality, bounds and closed forms
