@@ -265,10 +265,12 @@ class ReplayedChains(Chains):
 
 @dataclass(frozen=True)
 class LoggedChains(Chains):
-    """Verified and accepted tokens at each token of a round, after accepted tokens.
+    """Numbers of verified and accepted tokens by position in a round.
+
+    A token counts only if all tokens of its round before it were accepted.
 
     Attributes:
-        verified, accepted: (n, D) numbers of tokens of each prompt.
+        verified, accepted: (n, D) numbers of tokens at the first D positions of the rounds of n prompts.
     """
 
     verified: Array

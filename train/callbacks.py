@@ -235,7 +235,10 @@ class RefuseDivergence(Callback):
 
 
 class LongerSchedule(Callback):
-    """Gives a run that continues with more epochs the learning rates of a run with all these epochs."""
+    """Sets the learning rates of a run that continues with more epochs.
+
+    They are the learning rates of a run that had the larger number of epochs from its start.
+    """
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

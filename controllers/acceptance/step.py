@@ -86,7 +86,7 @@ class Step:
         return self.unwarped_of(self.token) if self.probability == 1.0 else self.probability
 
     def top_probability(self) -> float:
-        """Return max q; at temperature 0 that of the softmax at temperature 1."""
+        """Return the maximum of q. At temperature 0, q is one token, and the maximum is that of q at temperature 1."""
         if self.draft_signals is not None:
             return self.draft_signals[1]
         probability = float(self.q.max())

@@ -84,10 +84,10 @@ class CostModel(Record):
         return self.t_verify_token * more
 
     def least_added(self, drafted: float) -> float:
-        """Return the smallest mean time of a further token in a verification, in seconds.
+        """Return the seconds that a further token adds at least to a verification of ``drafted`` drafted tokens.
 
-        Further tokens after ``drafted`` drafted tokens add a time to the verification. Their mean time is this time
-        divided by their number. The result is the minimum over all numbers of further tokens.
+        n further tokens add a time to the verification, and one of them a mean of this time divided by n. The result is
+        the minimum of this mean over all n.
         """
         return self.t_verify_token * least_slope(self.verify_shape, drafted + 1)
 
