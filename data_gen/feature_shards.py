@@ -127,7 +127,10 @@ class Part:
         return torch.cat(ranges) if ranges else texts
 
     def gather(self, rows: Tensor) -> dict[str, Tensor]:
-        """Return the columns of the examples with the indices ``rows`` (m,), in this order, without ``counts``."""
+        """Return the columns of the examples with the indices ``rows`` (m,), in this order.
+
+        The column ``counts`` is left out.
+        """
         row_starts = starts(self.rows)
         shards = torch.searchsorted(row_starts, rows, right=True) - 1  # (m,) the shard of each example
         gathered: dict[str, Tensor] = {}

@@ -304,7 +304,7 @@ def _curve(names: Sequence[str], folder: Path) -> str:
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row, settings in [*trained, *((row, None) for row in references.values())]:
         cells = dict.fromkeys(columns, "") | {
-            "draft": name_of(row["draft"]) if settings else f"`{row['draft']}`, trained before",
+            "draft": name_of(row["draft"]) if settings else f"`{row['draft']}`, not trained further",
             "acceptance": show(Interval.from_dict(row["acceptance"]), 3),
             "second and third position": ", ".join(f"{each:.3f}" for each in row["positions"][1:]),
             "tokens per round": format(row["round"], ".2f"),

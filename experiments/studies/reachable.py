@@ -229,7 +229,7 @@ def rows_of(inputs: Inputs, rows: Tensor) -> Inputs:
 
 
 def loss_of(logits: Tensor, inputs: Inputs) -> Tensor:
-    """Return the mean cross entropy of both predictions, in nats."""
+    """Return the mean cross entropy for the acceptance of a token plus that for the next token, in nats."""
     has_next = ~inputs.next_accept.isnan()
     now = F.binary_cross_entropy_with_logits(logits[:, 0], inputs.accept.clamp(0, 1))
     later = F.binary_cross_entropy_with_logits(logits[has_next, 1], inputs.next_accept[has_next].clamp(0, 1))
