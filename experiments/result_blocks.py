@@ -38,6 +38,7 @@ from specpilot.compare.results import TimedDecoding
 
 from .studies.draft_curve import name_of
 
+CURVE_SETTINGS = {"vocabulary": "vocabulary", "minutes": "minutes of training"}  # columns of ``curve``
 FORWARDS = ":forwards="  # in a column of ``compared``
 TOKENS = ("1", "2", "4", "8", "16")  # of the forwards in a table
 BLOCK = re.compile(r"(<!-- results: (\w+) (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -292,15 +293,17 @@ def _setting(name: str) -> str:
 def _curve(names: Sequence[str], folder: Path) -> str:
     """Return the Markdown table of the acceptance of trained drafts by the number of tokens that they learned from.
 
-    The rows are those of all files, with the trained drafts before the references. Minutes of training are shown if
-    the files differ in them.
+    The rows are those of all files, with the trained drafts before the references. The vocabulary and the minutes of
+    training are shown if the files differ in them.
     """
     results = [_read(folder, name) for name in names]
     trained = [(row, result["settings"]) for result in results for row in result["rows"]]
     references = {row["draft"]: row for result in results for row in result["references"]}
-    minutes = ["minutes of training"] * (len({result["settings"]["minutes"] for result in results}) > 1)
+    varied = [
+        column for name, column in CURVE_SETTINGS.items() if len({result["settings"][name] for result in results}) > 1
+    ]
     positions = ["second and third position"] * any(len(row["positions"]) > 1 for row, _ in trained)
-    columns = ["draft", "tokens", *minutes, "passes over them", "acceptance", *positions, "tokens per round"]
+    columns = ["draft", "tokens", *varied, "passes over them", "acceptance", *positions, "tokens per round"]
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row, settings in [*trained, *((row, None) for row in references.values())]:
         cells = dict.fromkeys(columns, "") | {
@@ -313,7 +316,7 @@ def _curve(names: Sequence[str], folder: Path) -> str:
             if row["draft"] in settings.get("continued", ()):
                 cells["draft"] = f"`{row['draft']}`, trained further"
             cells["tokens"] = f"{row['tokens']:,}"
-            cells["minutes of training"] = format(settings["minutes"], "g")
+            cells |= {column: f"{settings[name]:,}" for name, column in CURVE_SETTINGS.items()}
             cells["passes over them"] = format(row["passes"], ".1f")
         lines.append(f"| {' | '.join(cells[column] for column in columns)} |")
     return "\n".join(lines)
