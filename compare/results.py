@@ -113,7 +113,7 @@ class DecoderResult(Record):
 
     Attributes:
         title: the decoder's name in tables, with the value of a tuned rule.
-        family: the name of a tuned rule.
+        family: the name of the rule, if the comparison chose the parameter of the rule.
         spec: the decoder's configuration. For a tuned rule, it has the value that is best on all prompts. None if a
             controller is replayed on a dataset.
         trained: whether one of its controllers was trained.
