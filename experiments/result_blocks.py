@@ -316,7 +316,7 @@ def _curve(names: Sequence[str], folder: Path) -> str:
             if row["draft"] in settings.get("continued", ()):
                 cells["draft"] = f"`{row['draft']}`, trained further"
             cells["tokens"] = f"{row['tokens']:,}"
-            cells |= {column: f"{settings[name]:,}" for name, column in CURVE_SETTINGS.items()}
+            cells |= {column: f"{settings[name]:,g}" for name, column in CURVE_SETTINGS.items()}
             cells["passes over them"] = format(row["passes"], ".1f")
         lines.append(f"| {' | '.join(cells[column] for column in columns)} |")
     return "\n".join(lines)
