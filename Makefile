@@ -103,7 +103,7 @@ test-oldest: $(READY)
 		transformers==5.17.0 huggingface_hub==1.33.0
 	@PYTHONPATH=build/oldest $(PYTEST)
 
-# Kills, full disks, damaged files, thousands of requests, and mutated files: some minutes on two cores. KILLS is how often
+# Kills, full disks, damaged files, hundreds of requests, and mutated files: some minutes on two cores. KILLS is how often
 # each fault befalls each stage: with 50 it is about half an hour. Root may mount a small disk; others get limits of the
 # process.
 KILLS := 3
