@@ -313,11 +313,11 @@ def _curve(names: Sequence[str], folder: Path) -> str:
             "tokens per round": format(row["round"], ".2f"),
         }
         if settings:
-            if row["draft"] in settings.get("continued", ()):
-                cells["draft"] = f"`{row['draft']}`, trained further"
             cells["tokens"] = f"{row['tokens']:,}"
             cells |= {column: f"{settings[name]:,g}" for name, column in CURVE_SETTINGS.items()}
             cells["passes over them"] = format(row["passes"], ".1f")
+            if row["draft"] in settings.get("continued", ()):  # it keeps its vocabulary
+                cells |= {"draft": f"`{row['draft']}`, trained further", "vocabulary": ""}
         lines.append(f"| {' | '.join(cells[column] for column in columns)} |")
     return "\n".join(lines)
 

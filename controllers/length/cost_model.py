@@ -84,10 +84,10 @@ class CostModel(Record):
         return self.t_verify_token * more
 
     def least_added(self, drafted: float) -> float:
-        """Return the seconds that a further token adds at least to a verification of ``drafted`` drafted tokens.
+        """Return the smallest mean time of a token after ``drafted`` drafted tokens in a verification, in seconds.
 
-        n further tokens add a time to the verification, and one of them a mean of this time divided by n. The result is
-        the minimum of this mean over all n.
+        The mean time of n further tokens is the time that they add to the verification, divided by n. The result is the
+        minimum over all n.
         """
         return self.t_verify_token * least_slope(self.verify_shape, drafted + 1)
 

@@ -125,24 +125,27 @@ class DraftCurveOptions(OutputFileOptions):
         return DraftTrainingOptions(target=self.target, dtype=self.dtype, data=self.data, initial=draft)
 
 
+def is_new(draft: str) -> bool:
+    """Return true if ``draft`` is a word for a new draft: layers such as "0,1,29", or "target"."""
+    return draft == EAGLE or all(word.isdecimal() for word in draft.split(","))
+
+
 def layers_of(draft: str) -> tuple[int, ...]:
     """Return the layers that a word such as "0,1,29" names.
 
     Raises:
         InputError: the word is neither a list of layers nor "target".
     """
-    words = draft.split(",")
-    if not all(word.isdecimal() for word in words):
+    if not is_new(draft):
         raise InputError(f'drafts={draft!r}: must be layers such as "0,1,29", or "{EAGLE}" for an EAGLE-3 draft')
-    return tuple(map(int, words))
+    return tuple(map(int, draft.split(",")))
 
 
 def name_of(draft: str) -> str:
     """Return the name of a draft for readers: its layers, "EAGLE-3", or the name of the folder of a trained draft."""
     if draft == EAGLE:
         return "EAGLE-3"
-    words = draft.split(",")
-    return f"layers {', '.join(words)}" if all(word.isdecimal() for word in words) else Path(draft).name
+    return f"layers {draft.replace(',', ', ')}" if is_new(draft) else Path(draft).name
 
 
 class Texts(NamedTuple):
@@ -467,6 +470,9 @@ def main(options: DraftCurveOptions) -> None:
         raise InputError("no draft: name drafts, references, or drafts to be continued")
     for draft in options.drafts:
         options.training(draft)
+    for draft in (*options.references, *options.continued):
+        if is_new(draft):
+            raise InputError(f"draft {draft!r}: is a word for a new draft; write './{draft}' for a folder of this name")
     with Store(options.folder) as store:
         curve = Curve(options, console)
         references, rows = curve.measure_references(store), curve.measure(store)

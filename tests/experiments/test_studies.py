@@ -261,6 +261,8 @@ def test_extrapolation_of_the_curve() -> None:
     [
         ("--references [nowhere/draft]", "nowhere/draft"),
         ("--continued [nowhere/draft]", "nowhere/draft"),
+        ("--continued [target]", "draft 'target': is a word for a new draft; write './target' for a folder"),
+        ("--references ['0,1']", "draft '0,1': is a word for a new draft"),
         ("--drafts []", "no draft: name drafts, references, or drafts to be continued"),
         ("--drafts [last]", 'drafts=\'last\': must be layers such as "0,1,29", or "target" for an EAGLE-3 draft'),
         ("--tokens [100000]", "tokens=100000: data has answers of"),
