@@ -62,9 +62,9 @@ OF_EXPORT = "Each predictor becomes a controller checkpoint, which decoders load
 OF_COMPARISON = "By replay at costs measured here, and by the clock: every prompt with every decoder in turn."
 OF_CHECK = "Texts with drafts are compared with texts without, and greedy texts with those of transformers' generate."
 NOTE = (
-    "Copies and trees cannot be replayed. Both heads were trained at temperature 1. online+copies needs no training; "
-    "it is the default of specpilot generate. fixed length and cumulative confidence have the best of eight values "
-    "each."
+    "Copies and trees cannot be replayed. Both heads were trained at temperature 1. online+copies needs no training. "
+    "specpilot generate uses it by default, with costs that it corrects while decoding and with the draft's fastest "
+    "precision. fixed length and cumulative confidence have the best of eight values each."
 )
 
 

@@ -205,14 +205,14 @@ def home(module: str) -> str:
 
 @cache
 def raising() -> dict[str, list[str]]:
-    """Return the messages of InputError by module, named by its place in the repository (``infer.decoder``)."""
+    """Return the messages of InputError and Misspelt by module, named by its place in the repository (``infer.decoder``)."""
     messages: dict[str, list[str]] = {}
     for folder in packages().values():
         for file in sorted(folder.glob("*.py")):
             module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 match node:
-                    case ast.Call(func=ast.Name(id="InputError"), args=[message, *_]):
+                    case ast.Call(func=ast.Name(id="InputError" | "Misspelt"), args=[message, *_]):
                         text = as_text(message)
                         written_out = re.search(r"\w{2}", re.sub("‹.*?›", "", text))
                         messages.setdefault(module, []).extend([text] if written_out else [])

@@ -61,7 +61,8 @@ def source(content: Mapping[str, Any]) -> str:
     """
     commits = list(dict.fromkeys(_values(content, "commit")))
     machine = next(_values(content, "machine"))
-    text = f"commit{'s' * (len(commits) > 1)} {', '.join(name[:8] for name in commits)}, "
+    names = [name[:8] + " with uncommitted changes" * name.endswith("+changes") for name in commits]
+    text = f"commit{'s' * (len(commits) > 1)} {', '.join(names)}, "
     text += " and ".join(machine["devices"])
     if not machine["devices"]:
         article = "an" if machine["processor"][0] in "AEIOU" else "a"

@@ -265,6 +265,8 @@ class JointBeams:
     search: BeamSearch
 
     def describe(self) -> str:
+        if self.search.width == 1:
+            return "nothing: the target samples each token"
         return f"nothing: the target chooses the best of {self.search.width} beams"
 
 
@@ -699,7 +701,10 @@ def _drafting(options: DecodingOptions, verifier: VerifierSpec, call: Call) -> D
         tokens = _tokens(verifier, length)
         if ngram is not None:
             raise InputError(f"ngram: verifier={verifier.rule!r} drafts by beams; take another rule, or leave it out")
-        return JointBeams(tokens, search) if draft is None else Beams(draft, tokens, search)
+        if draft is not None:
+            return Beams(draft, tokens, search)
+        # A step of one token is sampled, since there is no joint choice (after Definition 3.1).
+        return JointBeams(tokens, BeamSearch(1) if tokens == 1 else search)
     if (draft is None and ngram is None and length is None) or (length is not None and _drafts_nothing(length)):
         if not verifier.exact and (call == WHOLE or call.verifier is not None):
             raise InputError(

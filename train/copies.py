@@ -37,7 +37,7 @@ class CopiedToken(NamedTuple):
         rate: the text's acceptance rate after matches of this length.
         token: the copied token.
         last: the token before it.
-        kept: whether the text continues with the copied token.
+        accepted: whether the text continues with the copied token.
     """
 
     evidence: list[float]

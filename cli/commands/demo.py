@@ -34,7 +34,7 @@ class DemoOptions(SeedOptions):
         super().__post_init__()
         if self.real is not None:
             self.refuse_ignored(
-                ("output", "prompts", "held_out", "seed"), "--real only answers prompts, at temperature 0"
+                ("output", "prompts", "held_out", "seed"), "--real only answers prompts, at the temperatures 0 and 1"
             )
 
 

@@ -53,8 +53,8 @@ class TrainingOptions(PredictorTrainingOptions):
 
     Attributes:
         width: Hidden units of the head. A prediction takes about 0.3 µs for each.
-        dropout: Dropout on the draft's state and the token's embedding; it helps on text of other domains than the
-            training data.
+        dropout: Dropout on the draft's state and on the embeddings of the token and of the copied token; it helps on
+            text of other domains than the training data.
         use_ngrams: Use features of n-gram matches in the text.
     """
 

@@ -89,7 +89,7 @@ class ControllerConfig(ABC):
 
     @property
     def default_threshold(self) -> float | None:
-        """The threshold at which drafting stops without costs; None if the controller needs costs."""
+        """The threshold at which drafting stops without costs; None if a call must pass costs or a threshold."""
         return None
 
     def with_threshold(self, threshold: float) -> Self:

@@ -5,7 +5,7 @@ tokens in expectation, and π never increases from a node to its children. For a
 best tree is therefore {v : π(v) ≥ λ·c}: nodes are added best first while the next node is worth its price. The nodes of
 a level share the cost of drafting, because one forward of the draft reads all nodes of a level that get children. A
 level is drafted if its nodes' gains exceed their own prices by at least the cost of the forward. With one child for
-each node this is the stopping rule of a chain. If no second child is worth its price, the tree is this chain.
+each node this is the stopping rule of a chain. If no second child is worth its price, the tree is a chain too.
 
 If the time of a verification is not linear in the number of tokens (:mod:`.verification_shape`), c depends on the size
 of the tree: nodes in a flat part cost little, and a node that begins a step costs much. The rest of the tree is not

@@ -157,7 +157,7 @@ class Axes:
 def speed_up() -> str:
     """Draw the speed-up by draft length for three acceptance rates, if a draft step takes 0.1 of a target forward."""
     picture = Picture(760, 340, "Speed-up by draft length")
-    axes = Axes(picture, (80, 50, 460, 220), (0, 12), (0.6, 3.4))
+    axes = Axes(picture, (80, 50, 460, 220), (0, 12), (0.6, 3.6))
     axes.draw("drafted tokens in a round, K", "speed-up over no drafts", range(0, 13, 2), (0.6, 1, 2, 3))
     for rate, color in ((0.9, GREEN), (0.7, BLUE), (0.4, RED)):
         points = [(k, sum(rate**i for i in range(k + 1)) / (1 + 0.1 * k)) for k in range(13)]

@@ -15,7 +15,7 @@ from specpilot.compare.table import Row, Table
 from ..figure import canvases, label, save
 from .runner import AUTOREGRESSIVE, DecoderSpec, Paper, Report, Runner, Runs
 
-# L → K → tokens per serial call (Table 2, LM1B, PALM-2 Gecko and Bison)
+# L → K → tokens per serial call (Table 2, LM1B, a draft of 6M parameters and a target of 97M)
 PAPER = {4: {1: 2.2, 2: 2.4, 4: 2.7, 8: 3.0}, 8: {1: 2.3, 2: 2.6, 4: 3.0, 8: 3.3}}
 RULES = {"k-seq": "SpecTr", "spec-infer": "SpecInfer", "mcss": "MCSS"}
 SAMPLING: dict[str, Any] = {"top_k": 50, "top_p": 1.0}
@@ -54,7 +54,7 @@ def run(runner: Runner) -> Report:
         label(axes, "drafts K", "tokens per target forward")
         save(figure, path)
 
-    differs = "models (the paper: PALM-2 Gecko and Bison), prompts (LM1B), here temperature 1 and top-k 50."
+    differs = "models (the paper: transformers of 97M and 6M parameters), prompts (LM1B), here temperature 1 and top-k 50."
     return Report({"spectr": {"tokens_per_forward": efficiency}}, [Table("SpecTr, Table 2", rows, differs)], draw)
 
 

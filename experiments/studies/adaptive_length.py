@@ -1,6 +1,6 @@
 """``python -m experiments adaptive-length``: the adaptive scheduler in vLLM, compared with every fixed draft length.
 
-vLLM's asynchronous scheduler runs with a simulated model runner, which takes an H200's times and accepts drafted tokens
+vLLM's asynchronous scheduler runs with a simulated model runner, which takes the times of an H200 and accepts drafted tokens
 at random. The load and the acceptance change by phases, and all settings generate the same texts.
 """
 
@@ -21,7 +21,7 @@ from specpilot.common.options import Count, OutputFileOptions
 from specpilot.compare.table import Table
 from specpilot.controllers.length.rate import fixed_length_rates
 
-DRAFT = 1.37  # ms of a draft step of an H200 with specpilot's engine (docs/results/gpu.json)
+DRAFT = 1.37  # ms of a draft step of an H200 with specpilot's engine (docs/results/gpu.json of commit a9dd1d5a)
 VERIFY = ((1, 2, 3, 5, 9, 16, 64), (7.47, 8.02, 8.22, 8.44, 8.77, 8.93, 9.75))  # tokens of a verification, ms
 MORE = (9.75 - 8.93) / 48  # ms of each further token
 LONGEST, MAX_ROWS = 8, 64

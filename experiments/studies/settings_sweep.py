@@ -253,11 +253,11 @@ def speed_ratio(columns: Array, baselines: Array) -> Interval:
 
 
 def nearest(settings: Iterable[Setting], setting: EngineSetting) -> Setting:
-    """Return the timed setting of a recommendation: with the recommended length, else with the next shorter one."""
+    """Return the timed setting of a recommendation: with the recommended length, else with the next shorter or the shortest one."""
     drafts = PROBABILISTIC if "probabilistic" in setting.options else setting.drafts
     timed_lengths = sorted(each.length for each in settings if each.drafts == drafts)
     shorter = [length for length in timed_lengths if length <= setting.choice.length]
-    return WITHOUT if drafts == NO_DRAFTS else Setting(drafts, (shorter or timed_lengths)[-1])
+    return WITHOUT if drafts == NO_DRAFTS else Setting(drafts, (shorter or timed_lengths[:1])[-1])
 
 
 def measure(options: SettingsSweepOptions, console: Console) -> dict[str, Any]:

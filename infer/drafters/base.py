@@ -134,7 +134,7 @@ class ModelDrafter(Drafter):
         vocab_size: the target's vocabulary size V. A larger draft vocabulary is cut to V tokens.
 
     Attributes:
-        kept: (M,) the only tokens below V that the model can draft; None if it can draft all.
+        kept_tokens: (M,) the only tokens below V that the model can draft; None if it can draft all.
         cache: the model's cache.
         inputs: the layers that make the model's inputs of the target's states; None for other models.
         reads_states: whether the model reads the target's states.

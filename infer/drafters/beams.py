@@ -226,9 +226,7 @@ class JointDrafter(Drafter):
     """
 
     def __init__(self, target: LanguageModel, cache: TextCache, beams: Beams, length: int) -> None:
-        self.target, self.cache, self.length = target, cache, length
-        # A step of one token is sampled, since there is no joint choice (after Definition 3.1).
-        self.beams = Beams(1) if length == 1 else beams
+        self.target, self.cache, self.beams, self.length = target, cache, beams, length
 
     def propose(self, requests: Sequence[Request]) -> list[Draft]:
         return [replace(self._step(request), from_target=True) for request in requests]

@@ -38,7 +38,7 @@ class GrowingTree(PartialTree):
     Attributes:
         controller: the request's length controller.
         greedy: whether the temperature is 0.
-        kept: the draft's only tokens with finite logits, on the device that reads the logits; None for all.
+        kept_tokens: the draft's only tokens with finite logits, on the device that reads the logits; None for all.
         survivals: π of each node, the predicted probability that the node is accepted.
         visits: the predictions at each node that has children.
         unexpanded: number of nodes of the level that do not have their children yet.

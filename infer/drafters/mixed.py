@@ -57,7 +57,11 @@ class MixedDrafter(CopyingModelDrafter, ChainDrafter):
         plan, copied = self.texts[request].plan(reach if self.unread(request) else 0)
         ended = bool(copied) and copied[-1] in request.stop_tokens
         unread = self.unread(request, copied) if plan.model and not ended else []
-        return ContinuedChain(request, unread, reach, copied)
+        chain = ContinuedChain(request, unread, reach, copied)
+        if chain.drafting or copied or not plan.model:
+            return chain
+        # The length controller does not draft in this round, so the round copies if copies alone pay.
+        return ContinuedChain(request, [], reach, self.texts[request].plan()[1])
 
     def _joined(self, chain: ContinuedChain) -> Draft:
         """Return the copied tokens and the model's tokens as one draft."""
@@ -92,7 +96,10 @@ class MixedTreeDrafter(CopyingModelDrafter, BestFirstDrafter):
                 drafts[request] = copied_draft(copied, self.vocab_size, self.model.device)
             elif plan.model:
                 growing.append(request)
-        drafts |= zip(growing, super().propose(growing), strict=True)
+        for request, tree in zip(growing, super().propose(growing), strict=True):
+            # If the length controller does not draft in this round, the round copies if copies alone pay.
+            copied = [] if tree.tokens else self.texts[request].plan()[1]
+            drafts[request] = copied_draft(copied, self.vocab_size, self.model.device) if copied else tree
         return [drafts[request] for request in requests]
 
     def commit(self, request: Request, draft: Draft, path: list[int]) -> None:

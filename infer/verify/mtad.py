@@ -3,8 +3,9 @@
 Let ``P_j`` and ``Q_j`` be the products of the first j drafted tokens' probabilities under target and draft. The rule
 accepts the first j tokens for the *largest* j with ``min(1, P_j/Q_j) > τ``, even if smaller j fail, and no token if
 all j fail. The token after them is drawn from p, not from a residual. With τ near 1 the rule accepts a prefix only
-if P_j is about Q_j or larger. The printed algorithm starts with η = -1 and later sets η to a token; this implementation
-follows the paper's text, η = 0 and η = i.
+if P_j is about Q_j or larger. The printed algorithm counts the accepted tokens in η, which starts with -1 and later is
+set to a token. This implementation follows the paper's text, which accepts the longest prefix that passes: η starts
+with 0 and is set to the index i.
 """
 
 from __future__ import annotations

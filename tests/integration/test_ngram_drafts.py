@@ -43,7 +43,7 @@ from specpilot.train.export import export
 
 from experiments.router.single_arm import SingleArm
 
-from ..helpers.drafts import CHEAP, copy_head
+from ..helpers.drafts import CHEAP, copy_head, predictor
 from ..helpers.matches import match_by_definition
 from ..helpers.tiny import make, pair_and_prompts
 from ..helpers.training import differ, last_weights
@@ -171,6 +171,18 @@ def test_the_length_controller_sees_the_models_tokens_alone(monkeypatch: pytest.
     assert ({index for index, _ in observed}, max(matches for _, matches in observed)) == ({1, 2}, 4)
     assert {*ended_rounds} <= {(1, 1), (2, 2)}
     assert 0 < len(ended_rounds) < len([round for round in rounds if round.drafted])
+
+
+@pytest.mark.parametrize("tree", [None, "auto"])
+def test_rounds_copy_if_the_length_controller_does_not_draft(tree: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The choice of the source expects much of the model's drafts, but the controller never drafts."""
+    asked = list[bool]()
+    monkeypatch.setattr(RateOptimal, "start_round", lambda self: bool(asked.append(True)))
+    length = RateOptimal(predictor(2.0), CHEAP)
+    decoder = SpeculativeDecoder(make(), make(), ngram=Ngram(4, CHEAP), length=length, tree=tree)
+    rounds = decoder.generate(repetitive(20, 1), max_new_tokens=100, temperature=0).rounds[1:]
+    assert asked
+    assert any(round.drafted for round in rounds)
 
 
 @pytest.fixture(scope="module")
