@@ -24,9 +24,9 @@ PAIR = "tiny", "tiny-draft"
 SMALL = {"max_model_len": 512, "kv_cache_memory_bytes": 160 * 2**20, "dtype": "float32"}
 
 
-def engine(settings: dict[str, Any] | None = None, drafted: int = 8, **more: Any) -> Any:
-    """An engine that drafts up to ``drafted`` tokens; ``settings`` are the plugin's, if any."""
-    return engines.engine(*PAIR, settings, drafted=drafted, **SMALL | more)
+def engine(settings: dict[str, Any] | None = None, drafted: int = 8, draft: str = PAIR[1], **more: Any) -> Any:
+    """An engine that drafts up to ``drafted`` tokens with ``draft``; ``settings`` are the plugin's, if any."""
+    return engines.engine(PAIR[0], draft, settings, drafted=drafted, **SMALL | more)
 
 
 def configure(settings: Any, drafted: int = 8, **more: Any) -> Any:

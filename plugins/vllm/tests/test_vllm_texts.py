@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,12 @@ from scipy.stats import chi2_contingency
 from specpilot.checkpoints import shipped
 from specpilot.common.errors import InputError
 from specpilot.controllers.sampling import SamplingParams
+from specpilot.data_gen.acceptance import make_answers
+from specpilot.data_gen.options import AnswersDataOptions
+from specpilot.infer.decoder import SpeculativeDecoder
+from specpilot.train.draft import train_draft
+from specpilot.train.export import export
+from specpilot.train.options import DraftTrainingOptions
 from specpilot_vllm import build
 from specpilot_vllm.settings import VARIABLE
 
@@ -118,6 +125,29 @@ def test_fixed_length_is_that_of_vllm() -> None:
     assert vllm_metrics["num_draft_tokens"] == 4 * vllm_metrics["num_drafts"] > 400
     assert 0.2 < vllm_metrics["num_accepted_tokens"] / vllm_metrics["num_draft_tokens"] < 0.8
     assert sampled != one_batch
+
+
+# A draft made of the target's layers
+
+
+def test_a_draft_of_two_layers_with_the_whole_vocabulary(plain: Any, tmp_path: Path) -> None:
+    """vLLM loads the exported folder. Greedy texts of vLLM with it are those of vLLM and of specpilot without drafts."""
+    answers = AnswersDataOptions(target="tiny", prompts="builtin", limit=40, max_new_tokens=48, device="cpu")
+    make_answers(answers, tmp_path / "answers")
+    training = DraftTrainingOptions(
+        target="tiny", data=str(tmp_path / "answers"), layers=2, vocabulary=None, epochs=2, device="cpu"
+    )
+    train_draft(training, output=tmp_path / "run")
+    draft = export(tmp_path / "run", tmp_path / "draft")
+    texts = prompts(12)
+    with_draft = engine(drafted=3, draft=str(draft))
+    vllm_texts = generate(with_draft, texts, GREEDY)
+    assert vllm_texts == generate(plain, texts, GREEDY)
+    decoder = SpeculativeDecoder.from_pretrained("tiny", None, device="cpu")
+    ours = decoder.generate(texts, max_new_tokens=GREEDY.max_tokens, temperature=0)
+    assert vllm_texts == [output.tokens for output in ours]
+    counters = {metric.name: vars(metric).get("value") for metric in with_draft.get_metrics()}
+    assert counters["vllm:spec_decode_num_accepted_tokens"] > 0
 
 
 # Before an engine starts: where settings come from, engines that are not controlled, and the build for CPUs is mended
