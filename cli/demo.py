@@ -1,4 +1,4 @@
-"""``specpilot demo``: the whole pipeline on the included models and the built-in prompts, in two minutes.
+"""``specpilot demo``: the whole pipeline on the included models and the built-in prompts, in some minutes.
 
 Data → training of a lag-free head and of SpecDec++'s → export → comparison on held-out prompts at two temperatures, by
 replay and by the clock. Imported by its command only, so its heavy imports cost nothing elsewhere.

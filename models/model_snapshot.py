@@ -55,8 +55,8 @@ def unwrap(model: Any, role: str) -> PreTrainedModel:
             model = model.base_model.model
         elif adapted:
             raise InputError(
-                f"{role}: a {name} whose adapter changes more than the model's layers, such as its prompt; give one "
-                "with LoRA or the like"
+                f"{role}: a {name} whose adapter changes more than the model's layers, such as its prompt, or applies "
+                "to a part of the text only, as activated LoRA does; give one with LoRA or the like"
             )
         else:
             raise InputError(
@@ -71,7 +71,7 @@ def unwrap(model: Any, role: str) -> PreTrainedModel:
 
 
 def _is_layers_only(model: Any, peft: Any) -> bool:
-    """Return true if the adapter of a PEFT model is only in the layers of its base model."""
+    """Return true if a PEFT model's adapter is only in the layers of its base model and applies to all tokens."""
     tuner = peft.tuners.tuners_utils.BaseTuner
     if not isinstance(model.base_model, tuner) or type(model.base_model).forward is not tuner.forward:
         return False

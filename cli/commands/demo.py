@@ -1,4 +1,4 @@
-"""`specpilot demo`: the whole pipeline in two minutes, or a real model that answers three prompts."""
+"""`specpilot demo`: the whole pipeline in some minutes, or a real model that answers three prompts."""
 
 from __future__ import annotations
 
