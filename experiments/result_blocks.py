@@ -304,7 +304,7 @@ def _curve(names: Sequence[str], folder: Path) -> str:
         column for name, column in CURVE_SETTINGS.items() if len({result["settings"][name] for result in results}) > 1
     ]
     positions = ["second and third position"] * any(len(row["positions"]) > 1 for row, _ in trained)
-    columns = ["draft", "tokens", *varied, "passes over them", "acceptance", *positions, "tokens per round"]
+    columns = ["draft", "tokens", *varied, "passes over the tokens", "acceptance", *positions, "tokens per round"]
     lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
     for row, settings in [*trained, *((row, None) for row in references.values())]:
         cells = dict.fromkeys(columns, "") | {
@@ -316,7 +316,7 @@ def _curve(names: Sequence[str], folder: Path) -> str:
         if settings:
             cells["tokens"] = f"{row['tokens']:,}"
             cells |= {column: f"{settings[name]:,g}" for name, column in CURVE_SETTINGS.items()}
-            cells["passes over them"] = format(row["passes"], ".1f")
+            cells["passes over the tokens"] = format(row["passes"], ".1f")
             if row["draft"] in settings.get("continued", ()):  # it keeps its vocabulary
                 cells |= {"draft": f"`{row['draft']}`, trained further", "vocabulary": ""}
         lines.append(f"| {' | '.join(cells[column] for column in columns)} |")

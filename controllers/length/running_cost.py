@@ -123,8 +123,8 @@ class RoundSums:
     def _slowdown(self, prior: CostModel, trust: float) -> tuple[float, float]:
         """Return two factors: of the time of a round without a draft, and of the time that drafting adds to it.
 
-        The factors compare the rounds with ``prior``. They are fitted by least squares, and are equal if the rounds do
-        not distinguish them. The second is at most the first: further time of drafts becomes t_draft_start,
+        The factors compare the rounds with ``prior``. They are fitted by least squares, and are almost equal if the
+        rounds do not distinguish them. The second is at most the first: further time of drafts becomes t_draft_start,
         independent of the number of tokens.
 
         Args:

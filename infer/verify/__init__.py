@@ -1,11 +1,12 @@
 """Verification rules, which accept or reject drafted tokens.
 
 A rule is a pure function of the target's distributions and a draft. It returns a :class:`Verdict`: the accepted tokens
-and the token that follows them. Two kinds of rules exist:
+and the token that follows them. Three kinds of rules exist:
 
 * A rule of chains verifies a whole chain, a draft with one token for each position.
 * A rule with ``select`` chooses one token for a position from its proposals, the tokens that were drafted for this
   position. :func:`verify_tree` applies such a rule to a tree, node by node from the root.
+* A rule with ``trees`` verifies whole chains and whole trees.
 
 Under a ``lossless`` rule the output has the target's distribution. Other rules change the distribution, so users must
 measure the quality of their output.
