@@ -157,7 +157,7 @@ class ResponseSource(SparseRecord):
         model: name of the target on the server.
         version: version of vLLM.
         tensor_parallel: number of GPUs among which vLLM divided the target.
-        sha256: fingerprint of the dataset of texts, in datasets that label these texts.
+        sha256: fingerprint of the dataset of texts. Only a dataset of labels for these texts has it; otherwise None.
     """
 
     source: str

@@ -1,9 +1,12 @@
 """The target's results for the training of drafts, computed in every step or once for all epochs.
 
-With the last hidden state h_t after the final norm, the output projection W and log Z_t = log Σ_v exp(z_tv), the
-probability of the token v after position t is p(v) = exp(W_v · h_t - log Z_t). States and normalisers therefore
-suffice to compute p over the draft's M tokens, and the target runs once over the data instead of in every epoch.
-Shapes: B windows of T tokens, N learned positions, V tokens of the target, M tokens of the draft.
+Let h_t be the last hidden state after the final norm, and W the output projection. The logit of the token v after
+position t is W_v · h_t, and its probability is p(v) = exp(W_v · h_t - log Z_t) with log Z_t = log Σ_v exp(W_v · h_t).
+States and normalisers therefore suffice to compute p over the draft's M tokens, and the target runs once over the data
+instead of in every epoch.
+
+Shapes: B windows of T tokens, N positions from which the draft is trained to propose the next token, V tokens of the
+target, M tokens of the draft.
 """
 
 from __future__ import annotations

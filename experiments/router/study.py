@@ -163,7 +163,7 @@ def rate_row(
     Args:
         runs, baseline: counters of the same prompts.
         where: index of the prompts that count. Default: all.
-        name: key of the ratio, beside which its 95 % interval is.
+        name: key of the ratio. The keys ``low`` and ``high`` have its 95 % interval.
     """
     tokens, seconds, *baseline_totals = (x[where] for part in (runs, baseline) for x in _totals(part))
     rate = float(tokens.sum() / seconds.sum())

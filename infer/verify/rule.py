@@ -37,7 +37,7 @@ class Rule:
         name: the name, as in ``--verifier NAME``.
         verify: verifies a draft. None for a rule that has ``select``.
         select: chooses one token from several proposals; :func:`.tree.verify_tree` applies it node by node. None for a
-            rule of chains.
+            rule that has ``verify``.
         trees: whether ``verify`` accepts trees as well as chains.
         lossless: whether the output has the target's distribution. The output quality of a rule that is not lossless
             must be measured.
