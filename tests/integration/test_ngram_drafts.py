@@ -1,7 +1,7 @@
 """Copies of the text: alone, before a draft model's tokens, as a router's arm, and with a copy head."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import mul
 from pathlib import Path
@@ -175,14 +175,19 @@ def test_the_length_controller_sees_the_models_tokens_alone(monkeypatch: pytest.
 
 @pytest.mark.parametrize("tree", [None, "auto"])
 def test_rounds_copy_if_the_length_controller_does_not_draft(tree: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The choice of the source expects much of the model's drafts, but the controller never drafts."""
-    asked = list[bool]()
+    """The model is selected as the source in every round in which it can draft, but its controller never drafts."""
+    asked, plan = list[bool](), DraftSources.plan
+
+    def plan_model(self: DraftSources, survivals: Iterable[float], max_draft: int, *, measure: bool) -> Plan:
+        return Plan(0, True) if max_draft else plan(self, survivals, 0)
+
+    monkeypatch.setattr(DraftSources, "plan", plan_model)
     monkeypatch.setattr(RateOptimal, "start_round", lambda self: bool(asked.append(True)))
     length = RateOptimal(predictor(2.0), CHEAP)
     decoder = SpeculativeDecoder(make(), make(), ngram=Ngram(4, CHEAP), length=length, tree=tree)
-    rounds = decoder.generate(repetitive(20, 1), max_new_tokens=100, temperature=0).rounds[1:]
+    generation = decoder.generate(repetitive(20, 1), max_new_tokens=60, temperature=0)
     assert asked
-    assert any(round.drafted for round in rounds)
+    assert generation.stats.n_draft_forwards == 0 < generation.stats.n_drafted
 
 
 @pytest.fixture(scope="module")

@@ -211,5 +211,5 @@ def test_beams_wider_than_the_support(sampling: dict[str, float], message: str) 
 def test_a_step_of_one_token_needs_no_beams_at_temperature_0() -> None:
     target = make()
     decoder = SpeculativeDecoder(target, None, verifier="mtjd", beams=Beams(4), length=Fixed(1))
-    greedy = SpeculativeDecoder(target).generate([1, 2], max_new_tokens=12, temperature=0)
+    greedy = SpeculativeDecoder(target, None).generate([1, 2], max_new_tokens=12, temperature=0)
     assert decoder.generate([1, 2], max_new_tokens=12, temperature=0).tokens == greedy.tokens
