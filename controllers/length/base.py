@@ -73,6 +73,9 @@ class LengthController(ABC):
     def shared_by(self, rows: int) -> None:  # noqa: B027 — most rules do not use it
         """Receive, before every round, the number of requests that share its forwards, including this one."""
 
+    def drafting_with(self, rows: int) -> None:  # noqa: B027 — most rules do not use it
+        """Receive, before every forward of the draft model, the number of requests whose next token it gives."""
+
     def read_target(self, state: Tensor) -> None:  # noqa: B027 — most rules read no states
         """Receive, before every round, the target's last hidden state (d,) that the text's newest token came from."""
 

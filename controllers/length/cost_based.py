@@ -70,6 +70,8 @@ class CostBasedController(LengthController):
         running: the fit of the cost model to the rounds' wall times; None if costs do not adapt.
         rate: tokens per second on the text so far, by ``cost``.
         probes: decides which rounds draft although drafting does not seem to pay.
+        rows: number of requests that share the round.
+        drafting_rows: number of requests whose next token the next forward of the draft model gives.
     """
 
     cost: CostModel | None
@@ -77,6 +79,8 @@ class CostBasedController(LengthController):
     running: RunningCost | None
     rate: RunningRatio
     probes: Probes
+    rows = 1
+    drafting_rows = 1
 
     def timed(self, tokens: int, forwards: int, seconds: float) -> None:
         if self.running is not None:
@@ -86,8 +90,24 @@ class CostBasedController(LengthController):
         if self.running is not None:
             self.running.skip()
 
+    def drafting_with(self, rows: int) -> None:
+        self.drafting_rows = rows
+
+    @property
+    def price_rate(self) -> float:
+        """The tokens that a second of drafting must yield in this request, per second.
+
+        All requests of a round wait for a forward of the draft model, and only some of them gain a token by it. With
+        adapting costs, each of these gains must therefore pay for its share of the time of all requests. Without, the
+        price does not depend on other requests, so that the seed determines the drafts.
+        """
+        if self.running is None:
+            return self.rate.value
+        return self.rate.value * self.rows / self.drafting_rows
+
     def _shared_cost(self, rows: int) -> CostModel | None:
         """Return the costs of rounds that ``rows`` requests share; None if they are already in use."""
+        self.rows = self.drafting_rows = rows
         if self.running is not None:
             before, self.running = self.running, self.running.at(rows)
             return None if before is self.running else self.running.cost
@@ -97,22 +117,29 @@ class CostBasedController(LengthController):
         """Return true if this round drafts, for ``start_round``; a round without a draft is counted as one token.
 
         Some rounds draft as probes, although drafting does not seem to pay, to notice when it pays again. With adapting
-        costs, some rounds do the opposite of what pays, to measure its time.
+        costs, some rounds do the opposite of what pays, to measure its time. The requests of a round then draft
+        together or not at all, because all of them wait if one drafts: the first request decides.
 
         Args:
             pays: whether drafting pays according to the estimates.
             may_pay: whether drafting would pay if all tokens were accepted.
         """
+        drafts = None if self.running is None else self.running.all_draft
+        if drafts is None:
+            drafts = self._decide(pays=pays, may_pay=may_pay)
+        if self.running is not None and self.rows > 1:
+            self.running.all_draft = drafts
+        if not drafts:
+            self._earn(1.0, 0)
+        return drafts
+
+    def _decide(self, *, pays: bool, may_pay: bool) -> bool:
+        """Return true if this round drafts; the arguments are those of :meth:`begin_draft`."""
         if self.running is None:
-            drafts = self.probes.start_round(pays=pays, may_pay=may_pay)
-        elif pays and self.running.no_draft_is_due(self.rate.value):
-            drafts = False
-        else:
-            drafts = self.probes.start_round(pays=pays, may_pay=may_pay) or self.running.draft_is_due()
-        if drafts:
-            return True
-        self._earn(1.0, 0)
-        return False
+            return self.probes.start_round(pays=pays, may_pay=may_pay)
+        if pays and self.running.no_draft_is_due(self.rate.value):
+            return False
+        return self.probes.start_round(pays=pays, may_pay=may_pay) or self.running.draft_is_due()
 
     def _end_draft(self, accepted: int, seconds: float) -> None:
         """Learn from a round that drafted; ``seconds`` is its time by the cost model."""

@@ -111,7 +111,7 @@ class OnlineConfidence(CostBasedController):
             return self.survival >= self.stop_below
         survival, later = self.survival * self.fit.mean(step.index + 1), self.fit.mean(step.index + 2)
         rest = max(1, MAX_DRAFT - step.index)
-        return best_continuation(survival, later, self.rate.value, self.cost, step.index, rest).tokens > 0
+        return best_continuation(survival, later, self.price_rate, self.cost, step.index, rest).tokens > 0
 
     def end_round(self, drafted: int, accepted: int) -> None:
         self._earn(accepted + 1.0, drafted)

@@ -130,7 +130,7 @@ class RateOptimal(TrainedLength):
             drafted: number of drafted tokens.
         """
         rest = max(1, MAX_DRAFT - drafted)
-        return best_continuation(survival, self.later.value, self.rate.value, self.cost, drafted, rest).tokens > 0
+        return best_continuation(survival, self.later.value, self.price_rate, self.cost, drafted, rest).tokens > 0
 
     def _least_price(self) -> float:
         """Return λ·(t_draft + b), the smallest mean gain of the tokens of a draft that pays."""

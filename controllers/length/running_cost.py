@@ -222,6 +222,7 @@ class RunningCost:
         no_draft_due: result of ``no_draft_is_due`` in this round, for the first text that called it; None before.
         idle, idle_seconds: number and time of the rounds since the last forward of the draft.
         draft_due: result of ``draft_is_due`` in this round; None before.
+        all_draft: whether the requests that share this round draft; None before the first of them has decided.
         tries: number of rounds that drafted for a measurement and could not be measured.
         patience: number of rounds without a draft after which a draft is due, independent of its cost.
         lone_drafts: measured costs of drafting, as shares of the initial cost.
@@ -237,6 +238,7 @@ class RunningCost:
         self.no_draft_due: bool | None = None
         self.idle, self.idle_seconds = 0, 0.0
         self.draft_due: bool | None = None
+        self.all_draft: bool | None = None
         self.tries = 0
         self.patience = LEAST_IDLE
         self.lone_drafts: deque[float] = deque(maxlen=LONE_DRAFTS)
@@ -257,6 +259,7 @@ class RunningCost:
             forwards: forwards of the draft model.
             seconds: time of the round, of which at most ``MAX_OVERRUN`` times the expected time counts.
         """
+        self.all_draft = None
         seconds = min(seconds, MAX_OVERRUN * self.cost.round(tokens, forwards))
         if tokens:
             self.drafting += 1
@@ -307,6 +310,7 @@ class RunningCost:
         If the round was to measure a round without a draft, the next try follows later. If it was to measure a draft,
         the next rounds try again, because the first draft of a text also reads the prompt.
         """
+        self.all_draft = None
         if self.no_draft_due:
             self._begin_drafting()
         self.no_draft_due = None

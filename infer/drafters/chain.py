@@ -199,6 +199,8 @@ class ChainDrafter(ModelDrafter):
         if self.model.reads_drawn and not self.reads_states:  # reading states uses them up
             self._draft_planned([chain for chain in chains if chain.drafting])
         while drafting := [chain for chain in chains if chain.drafting]:
+            for chain in drafting:
+                chain.request.length.drafting_with(len(drafting))
             logits, hidden = self.model.forward(self.cache, [self.read(chain) for chain in drafting])
             q = self.distributions([chain.request for chain in drafting], logits, [1] * len(drafting))
             if self.model.reads_drawn:

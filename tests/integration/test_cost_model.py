@@ -32,7 +32,7 @@ from specpilot.models import CausalLM, language_model
 from specpilot.models.loading.names import load_model
 
 from ..helpers.clock import time_forwards, timed_pair
-from ..helpers.steps import TablePredictor
+from ..helpers.steps import TablePredictor, step
 
 QUIET = Console(quiet=True)
 PROMPTS = [[1, 2, 3], [4, 5]]
@@ -357,6 +357,56 @@ def test_the_rate_of_a_started_text_is_kept_when_other_requests_join() -> None:
     assert rule.rate.value > learned  # half the seconds
     rule.shared_by(16)
     assert rule.rate.value == pytest.approx(learned)
+
+
+def texts_of(kind: type, rows: int) -> list[Any]:
+    """Return the controllers of ``rows`` texts, which share a round and the adapting costs."""
+    first = CostModel(0.1, 1.0, 0.0)
+    rule = kind(TablePredictor(0.8, mean=0.8), first, adapt=True) if kind is RateOptimal else kind(cost=first, adapt=True)
+    texts = [rule.for_text() for _ in range(rows)]
+    for text in texts:
+        text.start_text()
+        text.shared_by(rows)
+    return texts
+
+
+@pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])
+def test_requests_of_a_round_draft_together_or_not_at_all(kind: type) -> None:
+    """With adapting costs, the first request of a round decides, because all requests wait if one drafts."""
+    rich, poor = texts_of(kind, 2)
+    poor.rate.above *= 20  # no draft pays by this rate
+    assert [text.start_round() for text in (rich, poor)] == [True, True]
+    poor.timed(2, 2, 1.2)  # the round ends
+    assert [text.start_round() for text in (poor, rich)] == [False, False]
+    rich.untimed()
+    assert [text.start_round() for text in (rich, poor)] == [True, True]
+    rich.timed(2, 2, 1.2)
+    for text in (rich, poor):  # alone in a round, each decides for itself
+        text.shared_by(1)
+        assert text.start_round() == (text is rich)
+        text.timed(2, 2, 1.2)
+
+
+@pytest.mark.parametrize("kind", [RateOptimal, OnlineConfidence])
+def test_a_token_that_few_requests_draft_must_gain_more(kind: type) -> None:
+    """All eight requests wait for the forward that gives it."""
+    for drafting, goes_on in ((8, True), (1, False)):
+        text = texts_of(kind, 8)[0]
+        assert text.start_round()
+        text.drafting_with(drafting)
+        assert text.observe(step((0.9, 0.1))) == goes_on
+        text.shared_by(8)
+        assert text.observe(step((0.9, 0.1)))  # the next round begins with all requests
+
+
+def test_fixed_costs_do_not_depend_on_other_requests() -> None:
+    """The seed determines the drafts, alone and in a batch."""
+    text = RateOptimal(TablePredictor(0.8, mean=0.8), CostModel(0.1, 1.0, 0.0))
+    text.start_text()
+    text.shared_by(8)
+    assert text.start_round()
+    text.drafting_with(1)
+    assert text.observe(step((0.9, 0.1)))
 
 
 def test_measured_costs_are_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
