@@ -2,9 +2,9 @@
 
 A word is a draft length: ``"3"``, ``"cumulative-confidence:0.4"`` or a controller checkpoint. With ``+ngram`` at its
 end, the draft may also copy from the text. ``"ngram"`` only copies, ``"none"`` drafts nothing, and ``"default"`` drafts
-as ``specpilot generate`` does without a length. transformers decodes the same models as ``"transformers"``,
-``"transformers:assisted-3"`` and ``"transformers:lookup-10"``. In a YAML file each name has a word, or a mapping with
-fields of :class:`ComparedDecoder`.
+as ``specpilot generate`` does without a length. With ``"transformers"``, ``"transformers:assisted-3"`` (three drafted
+tokens) or ``"transformers:lookup-10"`` (ten copied tokens), transformers decodes the same models. In a YAML file each
+name has a word, or a mapping with fields of :class:`ComparedDecoder`.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ def home(module: str) -> str:
 
 @cache
 def raising() -> dict[str, list[str]]:
-    """Return the messages of InputError and Misspelt by module, named by its place in the repository (``infer.decoder``)."""
+    """Return the messages of InputError and Misspelt by module, named by its place (``infer.decoder``)."""
     messages: dict[str, list[str]] = {}
     for folder in packages().values():
         for file in sorted(folder.glob("*.py")):

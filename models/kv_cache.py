@@ -193,7 +193,9 @@ class RaggedLayer(CacheLayerMixin):
 
 
 class LayerSlots:
-    """The buffers of one layer and the places where a forward writes; a layer uses it as its cache.
+    """The buffers of one layer of the cache, and the places where a forward writes.
+
+    A layer of the model reads and writes its keys and values by this object.
 
     Args:
         layer: the layer of the cache.

@@ -54,7 +54,8 @@ class Text:
         tokens: the token of every column.
         chain: number of first columns that form a chain. Later columns are nodes of a tree, which llama.cpp's cache
             does not hold.
-        above: for each node the columns of its path after the tree's trunk, including its own.
+        above: for each node the columns of its path after the trunk (the first columns, which every node attends to),
+            including its own.
     """
 
     sequence: int

@@ -15,8 +15,8 @@ class Oracle(LengthController):
 
     At temperature 0 this token is computed beforehand, from the target's greedy text and the draft's greedy choice at
     each position. At other temperatures it would depend on the later random numbers of the verification. The rule is an
-    upper bound for comparisons: the computation of ``agrees`` takes longer than the rule saves. It runs before the first
-    round of a text, and is part of the time of the prompt.
+    upper bound for comparisons: the computation of ``agrees`` takes longer than the rule saves. It runs before the
+    first round of a text, and is part of the time of the prompt.
 
     Attributes:
         agrees: for each i whether draft and target choose the same token after i tokens of the target's text.

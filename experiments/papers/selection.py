@@ -19,8 +19,8 @@ from .runner import Paper, PapersOptions, Report, Runner
 
 POLICY = "policy, greedy"
 DIFFERS = (
-    "models and hardware (the paper: Flan-T5-XXL and Vicuna-33B with drafts of 60M to 220M, Llama-2-13B with early exits), "
-    "prompts (built-in here)"
+    "models and hardware (the paper: Flan-T5-XXL and Vicuna-33B with drafts of 60M to 220M, Llama-2-13B with early "
+    "exits), prompts (built-in here)"
 )
 # Our table → the paper's title and a summary of its figures.
 PAPER = {

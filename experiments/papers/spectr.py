@@ -54,7 +54,9 @@ def run(runner: Runner) -> Report:
         label(axes, "drafts K", "tokens per target forward")
         save(figure, path)
 
-    differs = "models (the paper: transformers of 97M and 6M parameters), prompts (LM1B), here temperature 1 and top-k 50."
+    differs = (
+        "models (the paper: transformers of 97M and 6M parameters), prompts (LM1B), here temperature 1 and top-k 50."
+    )
     return Report({"spectr": {"tokens_per_forward": efficiency}}, [Table("SpecTr, Table 2", rows, differs)], draw)
 
 

@@ -1,7 +1,7 @@
 """``python -m experiments adaptive-length``: the adaptive scheduler in vLLM, compared with every fixed draft length.
 
-vLLM's asynchronous scheduler runs with a simulated model runner, which takes the times of an H200 and accepts drafted tokens
-at random. The load and the acceptance change by phases, and all settings generate the same texts.
+vLLM's asynchronous scheduler runs with a simulated model runner, which takes the times of an H200 and accepts drafted
+tokens at random. The load and the acceptance change by phases, and all settings generate the same texts.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def make_scheduler(settings: Mapping[str, Any], table: Sequence[Sequence[int]] |
 
     Args:
         settings: vLLM's additional configuration.
-        table: ``num_speculative_tokens_per_batch_size``.
+        table: vLLM's setting ``num_speculative_tokens_per_batch_size``: rows of the least and the largest number of
+            requests, and the draft length for them. None for a single draft length.
         cls: the name of the scheduler's class; None for vLLM's asynchronous scheduler.
     """
     import torch

@@ -253,7 +253,10 @@ def speed_ratio(columns: Array, baselines: Array) -> Interval:
 
 
 def nearest(settings: Iterable[Setting], setting: EngineSetting) -> Setting:
-    """Return the timed setting of a recommendation: with the recommended length, else with the next shorter or the shortest one."""
+    """Return the timed setting of a recommendation.
+
+    It has the recommended length if that was timed, else the next shorter one, else the shortest one.
+    """
     drafts = PROBABILISTIC if "probabilistic" in setting.options else setting.drafts
     timed_lengths = sorted(each.length for each in settings if each.drafts == drafts)
     shorter = [length for length in timed_lengths if length <= setting.choice.length]

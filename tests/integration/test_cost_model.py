@@ -362,7 +362,9 @@ def test_the_rate_of_a_started_text_is_kept_when_other_requests_join() -> None:
 def texts_of(kind: type, rows: int) -> list[Any]:
     """Return the controllers of ``rows`` texts, which share a round and the adapting costs."""
     first = CostModel(0.1, 1.0, 0.0)
-    rule = kind(TablePredictor(0.8, mean=0.8), first, adapt=True) if kind is RateOptimal else kind(cost=first, adapt=True)
+    rule = (
+        kind(TablePredictor(0.8, mean=0.8), first, adapt=True) if kind is RateOptimal else kind(cost=first, adapt=True)
+    )
     texts = [rule.for_text() for _ in range(rows)]
     for text in texts:
         text.start_text()

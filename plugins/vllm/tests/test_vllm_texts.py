@@ -131,7 +131,7 @@ def test_fixed_length_is_that_of_vllm() -> None:
 
 
 def test_a_draft_of_two_layers_with_the_whole_vocabulary(plain: Any, tmp_path: Path) -> None:
-    """vLLM loads the exported folder. Greedy texts of vLLM with it are those of vLLM and of specpilot without drafts."""
+    """vLLM loads the exported folder. Its greedy texts with this draft are those of vLLM and specpilot without."""
     answers = AnswersDataOptions(target="tiny", prompts="builtin", limit=40, max_new_tokens=48, device="cpu")
     make_answers(answers, tmp_path / "answers")
     training = DraftTrainingOptions(
