@@ -110,6 +110,7 @@ class CostBasedController(LengthController):
         self.rows = self.drafting_rows = rows
         if self.running is not None:
             before, self.running = self.running, self.running.at(rows)
+            self.running.all_draft = None  # before the first request of the round decides
             return None if before is self.running else self.running.cost
         return None if self.batch is None else self.batch.at(rows)
 

@@ -222,7 +222,8 @@ class RunningCost:
         no_draft_due: result of ``no_draft_is_due`` in this round, for the first text that called it; None before.
         idle, idle_seconds: number and time of the rounds since the last forward of the draft.
         draft_due: result of ``draft_is_due`` in this round; None before.
-        all_draft: whether the requests that share this round draft; None before the first of them has decided.
+        all_draft: whether the requests that share this round draft; None before the first of them has decided. The
+            start of a round resets it, because a round whose time is unknown may never be reported.
         tries: number of rounds that drafted for a measurement and could not be measured.
         patience: number of rounds without a draft after which a draft is due, independent of its cost.
         lone_drafts: measured costs of drafting, as shares of the initial cost.
@@ -259,7 +260,6 @@ class RunningCost:
             forwards: forwards of the draft model.
             seconds: time of the round, of which at most ``MAX_OVERRUN`` times the expected time counts.
         """
-        self.all_draft = None
         seconds = min(seconds, MAX_OVERRUN * self.cost.round(tokens, forwards))
         if tokens:
             self.drafting += 1
@@ -310,7 +310,6 @@ class RunningCost:
         If the round was to measure a round without a draft, the next try follows later. If it was to measure a draft,
         the next rounds try again, because the first draft of a text also reads the prompt.
         """
-        self.all_draft = None
         if self.no_draft_due:
             self._begin_drafting()
         self.no_draft_due = None
